@@ -9,6 +9,7 @@ and may use the names of this module and of the page's earlier comments.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Iterable
@@ -16,7 +17,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from fl_lightning.experiment import read_table
+from fl_lightning.report.published import Pair, Score
+
 HERE = Path(__file__).parent
+TABLES = HERE.parent / "fl_lightning" / "recipes" / "tables"
 BLOCK = re.compile(r"(<!-- table\n(.*?)\n-->\n\n)(?:\|[^\n]*\n)*", re.DOTALL)
 
 
@@ -63,6 +68,81 @@ def compared(scores: pd.DataFrame, mean: str = "") -> pd.DataFrame:
     table["RADFed to FedAvg"] = list(map(gain, scores["RADFed"], scores["FedAvg"]))
     table["to FedAvg-uniform"] = list(map(gain, scores["RADFed"], scores["FedAvg-uniform"]))
     return table
+
+
+def published_runs() -> pd.DataFrame:
+    """Return the fits of tables of other groups: a row for each, with its last score and its best one on test.
+
+    The curves of fits from before ``published.csv`` are in files of their own.
+    """
+    rows = []
+    for name, data in (("published_mnist", "MNIST-dir.5"), ("published_cifar10", "CIFAR10-dir.5")):
+        for method, column in read(name).set_index("round").items():
+            curve = column.dropna()
+            rows.append(
+                {
+                    "table": name,
+                    "data": data,
+                    "method": method,
+                    "seed": 0,
+                    "rounds": len(curve),
+                    "last": curve.iloc[-1],
+                    "best_on_test": curve.max(),
+                }
+            )
+    return pd.concat([pd.DataFrame(rows), read("published")], ignore_index=True)
+
+
+def published_pairs() -> list[tuple[Pair, str]]:
+    """Return each published score of the tables with ours, in per cent, and the rounds of ours."""
+    pairs = []
+    runs = published_runs()
+    for path in sorted(TABLES.glob("published_*.yaml")):
+        table = read_table(path)
+        rounds_of_table = table.trainer["max_epochs"]
+        for data, settings in table.data.items():
+            for source, entry in settings.published.items():
+                column = "best_on_test" if entry.get("select") == "best on test" else "last"
+                for method, number in entry["scores"].items():
+                    own = runs[(runs["table"] == table.name) & (runs["data"] == data) & (runs["method"] == method)]
+                    if own.empty:
+                        continue
+                    theirs = number if isinstance(number, dict) else {"score": number}
+                    there = Score(theirs["score"], theirs.get("sd", math.nan), entry.get("runs", 1))
+                    scores = 100 * own[column]
+                    here = Score(scores.mean(), scores.std(), len(scores))
+                    rounds = f"{own['rounds'].min()} of {rounds_of_table}"
+                    pairs.append((Pair(data, method, source, entry.get("select"), here, there), rounds))
+    return pairs
+
+
+def published_table() -> pd.DataFrame:
+    """Return the published scores beside ours, as strings."""
+    rows = []
+    for pair, rounds in published_pairs():
+        assert pair.here is not None
+        done, _, planned = rounds.split()
+        is_met = pair.is_met if done == planned else None
+        rows.append(
+            {
+                "data": pair.data,
+                "method": pair.method,
+                "source": pair.source,
+                "model": pair.select or "not said",
+                "theirs": with_sd(pair.there),
+                "here": with_sd(pair.here),
+                "seeds": pair.here.runs,
+                "rounds": rounds,
+                "error": "" if math.isnan(pair.error) else fixed(pair.error),
+                "within two errors": {True: "yes", False: "no", None: ""}[is_met],
+            }
+        )
+    return pd.DataFrame(rows).set_index("data")
+
+
+def with_sd(score: Score) -> str:
+    """Return a score with its standard deviation, if that is known."""
+    return fixed(score.mean) if math.isnan(score.sd) else f"{fixed(score.mean)} ± {fixed(score.sd)}"
 
 
 def markdown(table: pd.DataFrame) -> str:

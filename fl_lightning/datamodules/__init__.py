@@ -7,7 +7,12 @@ from fl_lightning.datamodules.dmoz import DMOZDataModule
 from fl_lightning.datamodules.eicu import EICUDataModule
 from fl_lightning.datamodules.fed_tcga_brca import FedTCGABRCADataModule
 from fl_lightning.datamodules.huggingface import HuggingFaceDataModule
-from fl_lightning.datamodules.mnist import EMNISTDataModule, FashionMNISTDataModule, MNISTDataModule
+from fl_lightning.datamodules.mnist import (
+    EMNISTDataModule,
+    FashionMNISTDataModule,
+    FedProxMNISTDataModule,
+    MNISTDataModule,
+)
 from fl_lightning.datamodules.shakespeare import ShakespeareDataModule
 from fl_lightning.datamodules.synthetic import FedDynSyntheticDataModule, FedProxSyntheticDataModule
 from fl_lightning.datamodules.tables import TableDataModule
@@ -25,6 +30,7 @@ __all__ = [
     "EMNISTDataModule",
     "FashionMNISTDataModule",
     "FedDynSyntheticDataModule",
+    "FedProxMNISTDataModule",
     "FedProxSyntheticDataModule",
     "FedTCGABRCADataModule",
     "HuggingFaceDataModule",

@@ -346,7 +346,7 @@ def best_checkpoint(path: Path, config: dict[str, Any], algorithm: Algorithm) ->
         "save_weights_only": not algorithm.has_personal,
         "enable_version_counter": False,
     }
-    if config["select"] == "virtual":
+    if config["among"] == "virtual":
         return ModelCheckpoint(path.parent, path.stem, every_n_epochs=every, **settings)
     schedule = algorithm.schedule
     may_skip = algorithm.participation.available is not None or not algorithm.sampler.always_draws
@@ -355,7 +355,7 @@ def best_checkpoint(path: Path, config: dict[str, Any], algorithm: Algorithm) ->
         raise ValueError(
             f"No aggregated model would be validated: validation comes every {every} of {rounds} rounds, and none of "
             "these ends with a move of the server. Let `check_val_every_n_epoch` divide the rounds between its moves, "
-            "or give `select: virtual`."
+            "or give `among: virtual`."
         )
     return FederatedCheckpoint(path.parent, path.stem, save_last=False, **settings)
 

@@ -169,7 +169,7 @@ def _check_cell(table: Table, cell: Cell, checker: _Checker, with_data: bool) ->
     if None in (method, metric, further):
         return
     callbacks = [method, metric, *further]
-    place = [config[name] for name in ("callback", "callbacks", "trainer", "select", "monitor", "mode")]
+    place = [config[name] for name in ("callback", "callbacks", "trainer", "select", "among", "monitor", "mode")]
     once("fit", lambda: _check_fit(config, method, callbacks), *place)
     if model is not None:
         names = [config[name] for name in ("model", "metric", "callbacks")]

@@ -142,6 +142,7 @@ class MethodSearch(Search):
             "monitor": data.monitor,
             "mode": data.mode,
             "select": table.select,
+            "among": table.among,
             "validate_on_test": data.validate_on_test,
             "seed": seed,
         }
@@ -205,7 +206,8 @@ class MethodSearch(Search):
         place = f"Chosen for {self.method} on {self.data}"
         if best is None:
             return f"{place}: {describe_point(self.chosen)} (no point has a validation score: {errors[0]})."
-        reason = f"{best.score:.4f} on validation, of {len(self.tried)} points"
+        samples = "the test set" if self.table.data[self.data].validate_on_test else "validation"
+        reason = f"{best.score:.4f} on {samples}, of {len(self.tried)} points"
         if pruned:
             reason += f", {len(pruned)} of them pruned"
         if errors:

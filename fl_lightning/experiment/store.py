@@ -28,7 +28,7 @@ from fl_lightning.pictures import ENDINGS, content_of
 from fl_lightning.words import quantity
 
 Result = dict[str, Any]
-_COLUMNS = ("data", "method", "fold", "seed", "values", "status", "score", "val", "best_round", "rounds")
+_COLUMNS = ("data", "method", "fold", "seed", "values", "status", "score", "select", "val", "best_round", "rounds")
 #: A notebook shows these columns, and test metrics.
 _SHOWN = ("data", "method", "fold", "seed", "status", "score")
 
@@ -124,7 +124,7 @@ class Store:
             return {**row, "status": "failed", "error": failure["error"]}
         score = table.data[cell.data].score
         row |= {key: value for key, value in result.items() if key not in ("test", "constant")}
-        row |= {"status": "finished", "score": result["test"].get(score)}
+        row |= {"status": "finished", "score": result["test"].get(score), "select": table.select}
         row |= result["test"]
         row["constant_score"] = result.get("constant", {}).get(score)
         return row

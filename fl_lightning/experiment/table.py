@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fl_lightning.experiment.build import Spec, check_spec, references, refuse_unknown
+from fl_lightning.experiment.readings import Among, Select, check_published_reading, check_reading
 from fl_lightning.experiment.search import SearchKind
 from fl_lightning.metrics import larger_is_better
 from fl_lightning.notebook import as_table
 from fl_lightning.settings import Count, Finite, Natural, NotNegative, Seed, check, check_fields
 
-Select = Literal["aggregated", "virtual", "last"]
 Mode = Literal["max", "min"]
 Pruner = Literal["none", "asha", "hyperband"]
 _ACCURACY = {"name": "acc", "function": "fl_lightning.callbacks.client_metrics.accuracy"}
@@ -42,8 +42,9 @@ class DataSet:
         smoothing: Number of successive validations in one point of the report's curves, a mean.
         paper: The numbers of the paper: the score of the baseline, and the differences of the other methods relative
             to it in per cent.
-        published: Scores of the methods by their source, of shares in per cent: numbers, or ``{score, sd}`` with the
-            standard deviation over runs.
+        published: Numbers of others by their source: ``scores`` of the methods, of shares in per cent, each a number
+            or ``{score, sd}`` with the standard deviation over runs; ``runs``, how many runs a score is the mean of
+            (1); and ``select``, the model whose scores they are, as a table's, if the source says so.
     """
 
     datamodule: Spec
@@ -70,9 +71,8 @@ class DataSet:
         check_spec("model", self.model)
         for method, number in self.paper.items():
             check(f"`paper.{method}`", number, Finite)
-        for source, entries in self.published.items():
-            for method, entry in check(f"`published.{source}`", entries, Mapping).items():
-                _check_published(f"published.{source}.{method}", entry)
+        for source, entry in self.published.items():
+            _check_published(f"published.{source}", entry)
         if self.score_mode is None:
             self.score_mode = self._mode_of_score()
 
@@ -164,8 +164,10 @@ class Table:
         values: Values for references.
         tuning: Settings of the search for hyper-parameters.
         baseline: Method with which the report compares the others; the first method if empty.
-        select: The model that is tested: the best on validation among ``"aggregated"`` models, the best among all
-            (``"virtual"`` includes the means between two aggregations of RADFed), or the ``"last"`` one.
+        select: The model that is tested: the ``"last"`` one, the ``"best on validation"``, or the ``"best on test"``
+            for tables of papers that select so. The last kind needs data sets with ``validate_on_test``.
+        among: The models of which the best is chosen: ``"aggregated"`` ones, or all (``"virtual"`` includes the means
+            between two aggregations of RADFed).
         keep_models: Whether each cell keeps the model that is tested, in ``model.ckpt`` of its folder.
         wandb: Arguments of a WandbLogger for every fit; no logger if empty.
         comparisons: Lists of data sets by title; the report shows them side by side.
@@ -183,7 +185,8 @@ class Table:
     values: dict[str, Any] = field(default_factory=dict)
     tuning: Tuning = field(default_factory=Tuning)
     baseline: str = ""
-    select: Select = "aggregated"
+    select: Select = "last"
+    among: Among = "aggregated"
     keep_models: bool = False
     wandb: dict[str, Any] = field(default_factory=dict)
     comparisons: dict[str, list[str]] = field(default_factory=dict)
@@ -225,6 +228,7 @@ class Table:
             if unknown:
                 raise ValueError(f"`take` of {name} must name methods of the table, got {', '.join(sorted(unknown))}.")
         for name, data in self.data.items():
+            check_reading(self.select, name, data.validate_on_test)
             # Otherwise the fits of all folds would be one and the same.
             if self.folds != [0] and "fold" not in references([data.datamodule, data.values, self.values]):
                 raise ValueError(f"`folds` are {self.folds}, but the data set {name} does not depend on $fold.")
@@ -267,14 +271,19 @@ def _without_stage(metric: str) -> str:
     return metric.partition("_")[2] or metric
 
 
-def _check_published(name: str, score: Any) -> None:
-    """Raise ``ValueError`` unless a score is a number, or a mapping with a number ``score``, maybe with ``sd``."""
-    if not isinstance(score, Mapping):
-        check(f"`{name}`", score, Finite)
-        return
-    refuse_unknown(f"`{name}`", score, ("score", "sd"))
-    check(f"`{name}.score`", score.get("score"), Finite)
-    check(f"`{name}.sd`", score.get("sd", 0.0), NotNegative)
+def _check_published(name: str, entry: Any) -> None:
+    """Raise ``TypeError`` or ``ValueError`` unless an entry has the ``scores`` of one source."""
+    check(f"`{name}`", entry, Mapping)
+    refuse_unknown(f"`{name}`", entry, ("scores", "runs", "select"))
+    check_published_reading(f"{name}.select", entry.get("select"))
+    check(f"`{name}.runs`", entry.get("runs", 1), Count)
+    for method, score in check(f"`{name}.scores`", entry.get("scores"), Mapping).items():
+        if not isinstance(score, Mapping):
+            check(f"`{name}.scores.{method}`", score, Finite)
+            continue
+        refuse_unknown(f"`{name}.scores.{method}`", score, ("score", "sd"))
+        check(f"`{name}.scores.{method}.score`", score.get("score"), Finite)
+        check(f"`{name}.scores.{method}.sd`", score.get("sd", 0.0), NotNegative)
 
 
 def _check_different(entry: Table | Tuning) -> None:

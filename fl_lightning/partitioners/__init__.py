@@ -9,6 +9,7 @@ from fl_lightning.partitioners.known_clients import ExplicitPartitioner, FlowerP
 from fl_lightning.partitioners.limited_classes import (
     LimitedClassesPartitioner,
     PathologicalPartitioner,
+    PowerLawPartitioner,
     device_experiment_partitioner,
 )
 from fl_lightning.partitioners.partition import Partition
@@ -52,6 +53,7 @@ __all__ = [
     "PartitionStatistics",
     "Partitioner",
     "PathologicalPartitioner",
+    "PowerLawPartitioner",
     "QPPartitioner",
     "QPSolution",
     "QuantitySkewPartitioner",

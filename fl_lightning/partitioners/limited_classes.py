@@ -11,7 +11,7 @@ import numpy as np
 from fl_lightning.partitioners.base import Partitioner, deal
 from fl_lightning.partitioners.dirichlet import DirichletPartitioner
 from fl_lightning.partitioners.iid import IIDPartitioner
-from fl_lightning.settings import Count, Natural, check, check_fields
+from fl_lightning.settings import Count, Natural, NotNegative, check, check_fields
 
 ClassAssignment = Literal["first-deterministic", "random", "deterministic"]
 DeviceExperiment = Literal["1.1", "1.2", "1.3", "1.4"]
@@ -145,6 +145,63 @@ class LimitedClassesPartitioner(Partitioner):
 def _check_classes(k: int, num_classes: int) -> None:
     if k > num_classes:
         raise ValueError(f"`num_classes_per_partition` is {k}, but there are only {num_classes} classes. Lower it.")
+
+
+@dataclass(eq=False)
+class PowerLawPartitioner(Partitioner):
+    """Clients hold few classes, and their sizes are lognormal (Li et al. 2020, FedProx, MNIST).
+
+    Client i holds the classes i, i + 1, ..., i + k - 1 modulo C. It gets a few samples of each, and then a share of the
+    rest of the class, in proportion to numbers drawn from a lognormal distribution, rounded down. The samples that
+    rounding leaves belong to nobody.
+
+    Args:
+        num_clients: Number of clients, K.
+        num_classes_per_partition: Classes of a client, k.
+        least_per_class: Samples of each of its classes that every client gets.
+        sigma: Standard deviation of the logarithm of the drawn numbers.
+        seed: Seed of sizes and samples.
+
+    Raises:
+        ValueError: If an argument is out of range; on call, if there are fewer than k classes, or a class has too few
+            samples for its holders.
+
+    Example:
+        >>> import numpy as np
+        >>> labels = np.arange(600) % 3
+        >>> partition = PowerLawPartitioner(6, num_classes_per_partition=1, seed=0)(labels)
+        >>> [np.unique(labels[indices]).tolist() for indices in partition.indices]
+        [[0], [1], [2], [0], [1], [2]]
+    """
+
+    num_clients: Count
+    num_classes_per_partition: Count = 2
+    least_per_class: Count = 5
+    sigma: NotNegative = 2.0
+    seed: Natural = 0
+
+    needs_classes = True
+
+    def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
+        """Return the samples of each client; see :meth:`Partitioner.assign`."""
+        rng = self.generator()
+        totals = np.bincount(classes)
+        _check_classes(self.num_classes_per_partition, len(totals))
+        offsets = np.arange(self.num_classes_per_partition)
+        holders = np.zeros((self.num_clients, len(totals)), dtype=bool)
+        for client in range(self.num_clients):
+            holders[client, (client + offsets) % len(totals)] = True
+        rest = totals - self.least_per_class * holders.sum(axis=0)
+        if (rest < 0).any():
+            scarce = int(np.argmax(rest < 0))
+            raise ValueError(
+                f"{holders[:, scarce].sum()} clients hold a class that has only {totals[scarce]} samples, and each "
+                f"needs {self.least_per_class}. Lower `num_clients` or `least_per_class`."
+            )
+        draws = holders * rng.lognormal(0.0, self.sigma, holders.shape)
+        shares = draws / np.maximum(draws.sum(axis=0), 1e-300)
+        counts = holders * self.least_per_class + np.floor(shares * rest).astype(np.int64)
+        return deal(classes, counts, rng)
 
 
 def share_equally(holders: np.ndarray, totals: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from fl_lightning.experiment.statistics import most_representative_fold
 from fl_lightning.experiment.store import partition_picture
@@ -17,6 +18,7 @@ from fl_lightning.pictures import ENDINGS, content_of
 from fl_lightning.report.drawing import COLORS, DASHES, MARKS, add_legend, color, in_percent, label, shade, whole_rounds
 from fl_lightning.report.names import is_share, metric_name
 from fl_lightning.report.page import Picture
+from fl_lightning.report.published import Pair, published_pairs
 from fl_lightning.report.results import ALONE, DIAGNOSTICS, Results
 
 #: A column of 3.25 inches has 748 pixels.
@@ -258,6 +260,61 @@ def gains(results: Results) -> Iterator[Picture]:
         add_legend(figure, axes.get_legend_handles_labels()[0])
         caption = f"{data}: gain of each client over training alone, sorted; below the line it is better off alone."
         yield _picture("gains", data, caption, figure)
+
+
+def agreement(results: Results) -> Iterator[Picture]:
+    """Yield the scores here over those that others have published, for each data set that has some."""
+    for data in results.data:
+        pairs = [pair for pair in published_pairs(results) if pair.data == data and pair.here is not None]
+        if pairs:
+            caption = f"{data}: scores here and published ones; bars: standard errors, where they are known."
+            yield _picture("agreement", data, caption, draw_agreement(results, data, pairs))
+
+
+def draw_agreement(results: Results, data: str, pairs: Sequence[Pair]) -> Figure:
+    """Draw the scores here over published ones: a colour for each method, a mark for each source."""
+    figure = Figure(figsize=(4.6, 3.6))
+    axes = figure.subplots()
+    factor = results.scale(data).factor
+    sources = list(dict.fromkeys(pair.source for pair in pairs))
+    methods = list(dict.fromkeys(pair.method for pair in pairs))
+    ends = []
+    for pair in pairs:
+        assert pair.here is not None
+        x = factor * pair.there.mean
+        y = factor * pair.here.mean
+        ends += [x, y]
+        axes.errorbar(
+            x,
+            y,
+            xerr=_bar(factor * pair.there.error),
+            yerr=_bar(factor * pair.here.error),
+            color=color(results.methods.index(pair.method)),
+            marker=MARKS[sources.index(pair.source) % len(MARKS)],
+            markersize=5,
+            linestyle="",
+            linewidth=1.0,
+        )
+    # On the line both are equal.
+    axes.axline((min(ends), min(ends)), slope=1, color="0.6", linewidth=0.8, zorder=0)
+    axes.margins(0.12)
+    axes.set(xlabel=f"published {results.metric(data)}", ylabel="here", title=label(data, 44))
+    handles = []
+    for method in methods:
+        handles.append(Line2D([], [], color=color(results.methods.index(method)), linewidth=3, label=label(method)))
+    if len(sources) > 1:
+        for place, source in enumerate(sources):
+            mark = MARKS[place % len(MARKS)]
+            handles.append(
+                Line2D([], [], color="0.3", marker=mark, linestyle="", markersize=5, label=label(source, 40))
+            )
+    add_legend(figure, handles)
+    return figure
+
+
+def _bar(error: float) -> float | None:
+    """Return the length of an error bar; ``None`` if it is not known."""
+    return None if np.isnan(error) else error
 
 
 def representative_fold(results: Results, data: str) -> int | None:

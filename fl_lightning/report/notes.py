@@ -40,6 +40,11 @@ def _warnings(results: Results) -> Iterator[str]:
     on_test = [data for data in results.data if results.table["data"][data]["validate_on_test"]]
     if on_test:
         yield text("on_test", on_test)
+    if results.table["select"] == "best on test":
+        yield text("selected_on_test")
+    tuned = results.tuned_on_test()
+    if tuned:
+        yield text("tuned_on_test", tuned)
     versions = versions_of(results)
     if len(versions) > 1:
         yield text("versions", versions)

@@ -87,7 +87,7 @@ def _of_table(table: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, A
         # Of other numbers of folds the numbers alone are compared.
         if len(table[name]) == len(other[name]):
             settings[f"{name}, which"] = table[name]
-    for name in ("select", "baseline", "tuning"):
+    for name in ("select", "among", "baseline", "tuning"):
         settings[name] = table[name]
     return settings
 

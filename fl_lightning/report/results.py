@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from fl_lightning.experiment.files import read_csv, read_json
+from fl_lightning.experiment.readings import Select
 from fl_lightning.experiment.statistics import LEVEL, holm, signed_rank_test, summarize
 from fl_lightning.report.names import Scale, is_share, metric_name
 
@@ -274,9 +275,50 @@ class Results:
         return Scale(percent, largest=float(scores.abs().max(axis=None)))
 
     def metric(self, data: str) -> str:
-        """Return the score of a data set with its unit, such as ``"accuracy, %"``; the same ones can be averaged."""
+        """Return the score of a data set with its unit, such as ``"accuracy, %"``; the same ones can be averaged.
+
+        A score that was selected on the test set says so: ``"accuracy, best on test, %"``.
+        """
         name = metric_name(str(self.table["data"][data]["score"]))
+        if self.table["select"] == "best on test":
+            name += ", best on test"
         return f"{name}, %" if self.scale(data).percent else name
+
+    def tuned_on_test(self) -> list[str]:
+        """Return the methods whose hyper-parameters were chosen by scores of the test set."""
+        on_test = [data for data, settings in self.table["data"].items() if settings["validate_on_test"]]
+        tuned = self.tuning[self.tuning["data"].isin(on_test)]
+        return list(dict.fromkeys(tuned["method"]))
+
+    def scores_by(self, select: Select | None, data: str) -> pd.DataFrame | None:
+        """Return the scores of a data set by a reading: a row for each fold and seed, a column for each method.
+
+        If the fits validate on the test set by the metric of the score, then a curve has the score after each round.
+
+        Args:
+            select: The reading; ``None`` for that of the table.
+            data: Name of the data set.
+
+        Returns:
+            The scores, NaN without a run; ``None`` if the runs do not have them.
+        """
+        if select in (None, self.table["select"]):
+            return self.scores.loc[data]
+        settings = self.table["data"][data]
+        monitor = settings["monitor"]
+        is_score = monitor.partition("_")[2] == settings["score"].partition("_")[2]
+        if select == "best on validation" or not settings["validate_on_test"] or not is_score:
+            return None
+        curves = self.curves[self.curves["data"] == data].dropna(subset=[monitor])
+        runs = curves.groupby(["fold", "seed", "method"])[monitor]
+        if select == "last":
+            found = runs.last()
+        elif self.sign(data) > 0:
+            found = runs.max()
+        else:
+            found = runs.min()
+        scores = found.unstack("method")
+        return scores.reindex(columns=self.methods)
 
 
 def _read_numbers(path: Path, columns: list[str]) -> np.ndarray:

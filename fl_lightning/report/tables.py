@@ -25,6 +25,7 @@ from fl_lightning.experiment.statistics import (
 )
 from fl_lightning.report.names import Scale, is_share, metric_name, p_text, signed
 from fl_lightning.report.page import Table, bold
+from fl_lightning.report.published import published_pairs
 from fl_lightning.report.results import ALONE, BETTER, DIGITS, PRIVACY, RUN, Results
 from fl_lightning.report.texts import table
 from fl_lightning.words import duration
@@ -250,39 +251,26 @@ def _agreement(here: float, paper: float, p: float) -> str:
 def published_table(results: Results) -> Table | None:
     """Return the scores beside those that others have published, and whether these are met."""
     rows = {}
-    for data in results.data:
-        scale = results.scale(data)
-        means = results.means.loc[data].dropna()
-        spreads = results.scores.loc[data].std()
-        published = results.table["data"][data].get("published") or {}
-        for source, numbers in published.items():
-            for method in means.index.intersection(list(numbers), sort=False):
-                entry = numbers[method]
-                if not isinstance(entry, Mapping):
-                    entry = {"score": entry}
-                # What others have published is in the unit that is printed.
-                there = entry["score"] / scale.factor
-                sd_there = entry.get("sd", math.nan) / scale.factor
-                here = means[method]
-                sd_here = spreads[method]
-                # An sd that is not known counts as 0.
-                allowed = 2 * math.hypot(*np.nan_to_num([sd_here, sd_there]))
-                if not allowed:
-                    met = ""
-                elif abs(here - there) <= allowed:
-                    met = "yes"
-                else:
-                    met = "no"
-                rows[data, method, source] = {
-                    "here": _plus_minus(scale.text(here), scale.text(sd_here)),
-                    "published": _plus_minus(scale.text(there), scale.text(sd_there)),
-                    "difference": scale.text(here - there, sign=True),
-                    "allowed": scale.text(allowed or math.nan),
-                    "met": met,
-                }
+    for pair in published_pairs(results):
+        scale = results.scale(pair.data)
+        here = ""
+        runs = ""
+        if pair.here is not None:
+            here = _plus_minus(scale.text(pair.here.mean), scale.text(pair.here.sd))
+            runs = str(pair.here.runs)
+        rows[pair.data, pair.method, pair.source] = {
+            "model": pair.select or "not said",
+            "published": _plus_minus(scale.text(pair.there.mean), scale.text(pair.there.sd)),
+            "here": here,
+            "runs": runs,
+            "difference": scale.text(pair.difference, sign=True),
+            "error": scale.text(pair.error),
+            "met": {True: "yes", False: "no", None: ""}[pair.is_met],
+        }
     if not rows:
         return None
-    return table("published", _frame(rows, ["data", "method", "source"]), results, texts=["met"])
+    frame = _frame(rows, ["data", "method", "source"])
+    return table("published", frame, results, texts=["model", "met"])
 
 
 def _plus_minus(mean: str, sd: str) -> str:

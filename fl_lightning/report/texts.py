@@ -10,6 +10,7 @@ from typing import Any
 import jinja2
 import pandas as pd
 
+from fl_lightning.experiment.readings import describe_reading
 from fl_lightning.experiment.statistics import LEVEL
 from fl_lightning.report.page import Table
 from fl_lightning.report.results import BETTER, WORSE, Results
@@ -39,6 +40,6 @@ def table(name: str, frame: pd.DataFrame, results: Results, *facts: Any, texts: 
 def _template() -> dict[str, Callable[..., str]]:
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.globals |= {"LEVEL": LEVEL, "BETTER": BETTER, "WORSE": WORSE}
-    environment.globals |= {"quantity": quantity, "thousands": "{:,}".format}
+    environment.globals |= {"quantity": quantity, "thousands": "{:,}".format, "describe_reading": describe_reading}
     source = files(__package__).joinpath("texts.j2").read_text(encoding="utf-8")
     return vars(environment.from_string(source).module)

@@ -55,6 +55,11 @@ def mnist(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.MNISTDataModul
     return datamodules.MNISTDataModule(folder, IIDPartitioner(6), standardize="global", download=False)
 
 
+def fedprox_mnist(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.FedProxMNISTDataModule:
+    tiny_files.write_mnist(folder, patch, datamodules.FedProxMNISTDataModule, 48, 12)
+    return datamodules.FedProxMNISTDataModule(folder, IIDPartitioner(6), download=False)
+
+
 def fashion(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.FashionMNISTDataModule:
     tiny_files.write_mnist(folder, patch, datamodules.FashionMNISTDataModule, 48, 12)
     split = SampleSplit(test="official")
@@ -173,6 +178,7 @@ CASES: dict[str, Case] = {
     "cifar100": Case(cifar100, _cnn(100)),
     "mnist": Case(mnist, _mlp(784, 10)),
     "fashion-mnist": Case(fashion, _cnn(10, 1, 28)),
+    "fedprox-mnist": Case(fedprox_mnist, _cnn(10, 1, 28)),
     "emnist": Case(emnist, lambda: models.LogisticRegressionClassifier(784, 10)),
     "covcls-l": Case(partial(covertype, "COVCLS-L"), _mlp(15, 2)),
     "covfeat-g": Case(partial(covertype, "COVFEAT-G"), _mlp(15, 2)),

@@ -18,6 +18,7 @@ from fl_lightning.partitioners import (
     LimitedClassesPartitioner,
     Partitioner,
     PathologicalPartitioner,
+    PowerLawPartitioner,
     QPPartitioner,
     QuantitySkewPartitioner,
     ShardPartitioner,
@@ -36,6 +37,7 @@ MAKERS: dict[str, tuple[Callable[[int], Partitioner], str]] = {
     "shards-of-9": (lambda seed: ShardPartitioner(7, shard_size=9, seed=seed), "ea7808cf"),
     "pathological": (lambda seed: PathologicalPartitioner(7, 2, seed=seed), "8dff2d90"),
     "pathological-random": (lambda seed: PathologicalPartitioner(7, 2, "random", seed=seed), "5e418d83"),
+    "power-law": (lambda seed: PowerLawPartitioner(7, 2, seed=seed), "9051d03b"),
     "limited": (lambda seed: LimitedClassesPartitioner(7, [0, 5], 2, seed=seed), "51a19b2e"),
 }
 

@@ -10,7 +10,12 @@ import torch
 from helpers.tiny_files import write_idx, write_mnist
 
 from fl_lightning.data import SampleSplit
-from fl_lightning.datamodules import EMNISTDataModule, FashionMNISTDataModule, MNISTDataModule
+from fl_lightning.datamodules import (
+    EMNISTDataModule,
+    FashionMNISTDataModule,
+    FedProxMNISTDataModule,
+    MNISTDataModule,
+)
 from fl_lightning.partitioners import IIDPartitioner
 
 
@@ -34,6 +39,14 @@ def test_training_and_test_images_are_pooled(tiny: Path) -> None:
     data.setup()
     [batch] = list(data.test_dataloader())
     assert batch[1].tolist() == [2, 3, 4, 5]
+
+
+def test_pixels_of_fedprox_are_standardised_over_all_images(tiny: Path) -> None:
+    assert FedProxMNISTDataModule(tiny).partitioner.num_clients == 1000
+    x, _ = FedProxMNISTDataModule(tiny, IIDPartitioner(2)).load().dataset.tensors
+    # The bytes of a pixel are 0 to 15, with mean 7.5 and variance (16² - 1) / 12.
+    deviation = (255 / 12) ** 0.5 + 0.001
+    assert x[:, 0, 3, 3].tolist() == pytest.approx([(i - 7.5) / deviation for i in range(16)], rel=1e-6)
 
 
 def test_a_download_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

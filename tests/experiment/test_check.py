@@ -136,7 +136,7 @@ def test_metrics_of_clients_need_samples_of_clients() -> None:
 def test_what_a_dry_run_finds_sound_is_run(tmp_path: Path, of_clients: bool) -> None:
     last = {"select": "last", "validate_on_test": True}
     choices: list[tuple[list[str], dict[str, Any]]] = [(["test"], last), (["val", "test"], last)]
-    choices += [(["test"], {"select": "aggregated", "validate_on_test": True}), (["test"], {"select": "last"})]
+    choices += [(["test"], {"select": "best on test", "validate_on_test": True}), (["test"], {"select": "last"})]
     for place, (stages, changes) in enumerate(choices):
         table = table_of_clients(stages, of_clients, **changes)
         assert check_table(read_table(table), with_data=True) == Findings()
@@ -149,8 +149,8 @@ def test_what_a_dry_run_finds_sound_is_run(tmp_path: Path, of_clients: bool) -> 
 @pytest.mark.parametrize(
     ("stages", "changes", "name"),
     [
-        (["test"], {"select": "aggregated"}, "monitor"),
-        (["test"], {"select": "virtual"}, "monitor"),
+        (["test"], {"select": "best on validation"}, "monitor"),
+        (["test"], {"select": "best on validation", "among": "virtual"}, "monitor"),
         (["val"], {"select": "last"}, "score"),
         ([], {"select": "last", "validate_on_test": True}, "score"),
     ],

@@ -114,8 +114,11 @@ def test_a_file_that_is_no_table_is_named_with_the_line(tmp_path: Path, content:
         ({"paper": {"FedAvg": "x"}}, "paper.FedAvg"),
         ({"paper": {"FedAvg": float("nan")}}, "paper.FedAvg"),
         ({"published": {"A": 3}}, "published.A"),
-        ({"published": {"A": {"FedAvg": {"scor": 3.0}}}}, "Did you mean `score`"),
-        ({"published": {"A": {"FedAvg": {"score": 3.0, "sd": -1.0}}}}, "published.A.FedAvg.sd"),
+        ({"published": {"A": {"FedAvg": 3.0}}}, "'FedAvg'.*scores"),
+        ({"published": {"A": {"scores": {"FedAvg": {"scor": 3.0}}}}}, "Did you mean `score`"),
+        ({"published": {"A": {"scores": {"FedAvg": {"score": 3.0, "sd": -1.0}}}}}, "published.A.scores.FedAvg.sd"),
+        ({"published": {"A": {"scores": {}, "runs": 0}}}, "published.A.runs"),
+        ({"published": {"A": {"scores": {}, "select": "best"}}}, "published.A.select.*'best on test'"),
     ],
 )
 def test_numbers_of_others_are_numbers(changes: dict[str, Any], message: str) -> None:

@@ -24,7 +24,7 @@ def table_of(method: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return table
 
 
-@pytest.mark.parametrize("select", ["aggregated", "last"])
+@pytest.mark.parametrize("select", ["best on validation", "last"])
 def test_each_client_has_the_score_of_the_model_that_is_kept(tmp_path: Path, select: str) -> None:
     run = run_here(table_of(LOCAL, keep_models=True, select=select), tmp_path)
     cell = load_cell(run.cell())

@@ -55,9 +55,10 @@ def test_if_all_clients_diverge_the_error_says_so(tmp_path: Path) -> None:
     assert "NaN, and `fed/left_out` counts them: lower the learning rate" in row["error"]
 
 
-def config(every: int, rounds: int, select: str = "aggregated") -> dict[str, Any]:
+def config(every: int, rounds: int, **changes: str) -> dict[str, Any]:
     trainer = {"check_val_every_n_epoch": every, "max_epochs": rounds}
-    return {"select": select, "monitor": "val_acc", "mode": "max", "trainer": trainer}
+    reading = {"select": "best on validation", "among": "aggregated", **changes}
+    return {**reading, "monitor": "val_acc", "mode": "max", "trainer": trainer}
 
 
 SOMETIMES_AWAY = Participation(available=0.5)
@@ -101,9 +102,9 @@ def test_scores_of_the_best_model_that_predicts_one_class() -> None:
 
 def test_virtual_models_compete_and_the_last_one_needs_no_checkpoint(tmp_path: Path) -> None:
     algorithm = RADFed(4).algorithm
-    best = best_checkpoint(tmp_path, config(3, 5, "virtual"), algorithm)
+    best = best_checkpoint(tmp_path, config(3, 5, among="virtual"), algorithm)
     assert best is not None
     assert not isinstance(best, FederatedCheckpoint)
-    assert best_checkpoint(tmp_path, config(9, 5, "last"), algorithm) is None
+    assert best_checkpoint(tmp_path, config(9, 5, select="last"), algorithm) is None
     with pytest.raises(ValueError, match="No model would be validated: validation comes every 6 rounds of 5"):
-        best_checkpoint(tmp_path, config(6, 5, "virtual"), algorithm)
+        best_checkpoint(tmp_path, config(6, 5, among="virtual"), algorithm)

@@ -51,7 +51,7 @@ def rich_table() -> dict[str, Any]:
     table["methods"]["FedAvg"]["tune"] = {"lr": [0.01, 0.02]}
     table["methods"]["RADFed"]["take"] = {"lr": "FedAvg"}
     table["callbacks"] = [{"class_path": "fl_lightning.diagnostics.Communication", "init_args": {}}]
-    return {**table, "baseline": "FedAvg", "select": "aggregated"}
+    return {**table, "baseline": "FedAvg", "select": "best on validation"}
 
 
 def places(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

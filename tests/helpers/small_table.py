@@ -40,6 +40,7 @@ TABLE: dict[str, Any] = {
         },
     },
     "trainer": {"max_epochs": 4, "accelerator": "cpu"},
+    "select": "best on validation",
 }
 
 

@@ -19,6 +19,7 @@ DATA = {
     "curves": [],
     "targets": [0.5],
     "paper": {"FedAvg": 50.0, "RADFed": 2.0},
+    "published": {},
     "datamodule": {"class_path": "a.Data"},
     "model": {"class_path": "b.Model"},
 }
@@ -61,7 +62,8 @@ def write_results(folder: Path, **data: Any) -> Results:
         "baseline": "FedAvg",
         "folds": [0, 1],
         "seeds": [0, 1, 2],
-        "select": "aggregated",
+        "select": "best on validation",
+        "among": "aggregated",
         "comparisons": {"Ease": ["easy", "hard"]},
     }
     write_json(folder / "table.json", table)

@@ -11,6 +11,7 @@ from fl_lightning.partitioners import (
     LimitedClassesPartitioner,
     Partitioner,
     PathologicalPartitioner,
+    PowerLawPartitioner,
     QuantitySkewPartitioner,
     ShardPartitioner,
     c_score,
@@ -53,6 +54,21 @@ def test_a_pathological_class_is_shared_equally_and_all_are_used() -> None:
         shares = column[column > 0]
         assert shares.max() - shares.min() <= 1
     assert counts.sum(axis=0).tolist() == [600] * 10
+
+
+def test_sizes_of_a_power_law_follow_the_lognormal_draws() -> None:
+    labels = np.arange(4000) % 4
+    counts = label_counts(PowerLawPartitioner(8, 2, least_per_class=5, sigma=0.0)(labels), labels)
+    # Four clients hold a class: 5 of it each, and a quarter of the other 980.
+    assert counts[:4].tolist() == [[250, 250, 0, 0], [0, 250, 250, 0], [0, 0, 250, 250], [250, 0, 0, 250]]
+    assert counts[4:].tolist() == counts[:4].tolist()
+    skewed = label_counts(PowerLawPartitioner(400, 1, least_per_class=2, seed=1)(labels), labels).sum(axis=1)
+    # A class has 1,000 samples and 100 holders. Rounding leaves less than one sample of each, and the rest of 800
+    # follows numbers whose logarithm has the standard deviation 2: the median is far below the mean of 10.
+    assert skewed.min() == 2
+    assert 3600 < skewed.sum() <= 4000
+    assert np.median(skewed) <= 4
+    assert skewed.max() > 100
 
 
 def test_a_class_wise_draw_uses_all_samples_and_keeps_the_minimum() -> None:
@@ -128,6 +144,8 @@ def test_samples_that_do_not_suffice_are_refused() -> None:
         (ShardPartitioner(3, 2, shard_size=4), "6 shards of 4"),
         (PathologicalPartitioner(2, 5), "`num_classes_per_partition`"),
         (PathologicalPartitioner(6, 4), "`num_classes_per_partition`"),
+        (PowerLawPartitioner(2, 5), "`num_classes_per_partition`"),
+        (PowerLawPartitioner(12, 2), "has only 5 samples, and each needs 5"),
         (QuantitySkewPartitioner(3, 1.0), "`min_partition_size`"),
         (QuantitySkewPartitioner(10, 0.01, 1), "`min_partition_size`"),
         (ClasswiseDirichletPartitioner(3, 1.0), "`min_partition_size`"),

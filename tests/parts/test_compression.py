@@ -75,6 +75,21 @@ def test_the_largest_values_and_what_is_left() -> None:
     assert exchange.kept[1].tolist() == [0.0] * 4
 
 
+def test_a_model_is_compressed_in_place_of_its_update() -> None:
+    exchange = attached(TopK(0.5, of="model"), 4)
+    start = torch.tensor([5.0, 1.0, -2.0, 0.5], dtype=torch.float64)
+    update = torch.tensor([-1.0, 0.5, -1.0, 4.0], dtype=torch.float64)
+    result = exchange.upload(ClientResult(Task(0, 0, 1), start, start + update, 1, payload=Payload(4, 64)))
+    # The model is 4, 1.5, -3, 4.5; its two largest values are sent, and the others are 0.
+    assert result.parameters.tolist() == [4.0, 0.0, 0.0, 4.5]
+    assert result.payload.bits == 2 * (64 + 2)
+    for wrong in ({"link": "down"}, {"error_feedback": True}):
+        with pytest.raises(ValueError, match='`of="model"` is for the way up'):
+            TopK(0.5, of="model", **wrong)
+    with pytest.raises(ValueError, match="cannot have both"):
+        FedAvg(exchange=[TopK(0.5, of="model"), QSGD(4)])
+
+
 @pytest.mark.parametrize(
     ("exchange", "bits"),
     [

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
 
 Link = Literal["up", "down"]
+Compressed = Literal["update", "model"]
 
 
 @dataclass(eq=False, repr=False)
@@ -39,23 +40,28 @@ class Compressor(Exchange, ABC):
     difference to it. A client starts from the model that it knows plus this difference. A remainder is part of the next
     difference, so this is error feedback too (Mishchenko et al. 2019, Richtarik et al. 2021).
 
+    With ``of="model"`` the client compresses its trained model in place of its update, without error feedback, as some
+    libraries do. What is left out of it then counts as 0 in the mean, and so pulls the server's model to 0.
+
     Buffers and personal parameters are not compressed. In a list of compressions, the second one sees only the values
     that the first one sends, and has no error feedback: what it owes would lie at other places.
 
     Attributes:
         link: ``"up"`` from the client to the server, or ``"down"``; for both, give two in a list.
         error_feedback: Whether the remainder is sent later; the class's default if ``None``.
+        of: What is compressed on the way up: the client's ``"update"`` or its ``"model"``.
         kept: What each client owes (up), or the model that it knows (down).
 
     Raises:
         TypeError: If ``error_feedback`` is neither True nor False.
-        ValueError: If ``link`` is unknown, or error feedback is to be off on the way down; when an algorithm is made,
-            if another exchange in the list makes the counted bits wrong.
+        ValueError: If ``link`` or ``of`` is unknown, or error feedback is to be off on the way down, or on with
+            ``of="model"``; when an algorithm is made, if another exchange in the list makes the counted bits wrong.
     """
 
     _: KW_ONLY
     error_feedback: bool | None = None
     link: Link = "up"
+    of: Compressed = "update"
     #: The default of ``error_feedback`` on the way up.
     feeds_back: ClassVar[bool] = False
     #: Whether it must be the only compression of its way, because it sends something else than values.
@@ -66,8 +72,13 @@ class Compressor(Exchange, ABC):
         check_fields(self)
         if self.link == "down" and self.error_feedback is False:
             raise ValueError('`error_feedback` is part of `link="down"`, got False. Leave the argument out.')
+        if self.of == "model" and (self.link == "down" or self.error_feedback):
+            raise ValueError(
+                '`of="model"` is for the way up, without error feedback: what is left out of a model is not owed. '
+                f"Got `link={self.link!r}`, `error_feedback={self.error_feedback}`."
+            )
         if self.error_feedback is None:
-            self.error_feedback = self.link == "down" or self.feeds_back
+            self.error_feedback = self.link == "down" or (self.feeds_back and self.of == "update")
 
     @property
     @override
@@ -103,7 +114,7 @@ class Compressor(Exchange, ABC):
         """Yield which other exchanges make the counted bits wrong."""
         members = algorithm.chain.members
         same_way = [member for member in members if isinstance(member, Compressor) and member.link == self.link]
-        must_be_alone = self.link == "down" or any(member.alone for member in same_way)
+        must_be_alone = self.link == "down" or any(member.alone or member.of == "model" for member in same_way)
         if len(same_way) > 1 and must_be_alone:
             yield f"`exchange` cannot have both {same_way[0]!r} and {same_way[1]!r} on the same way. Keep one of them."
         # A part of another exchange has no place in the list.
@@ -141,6 +152,10 @@ class Compressor(Exchange, ABC):
         if self.link == "down":
             return result
         update = self.sent_update(result)
+        if self.of == "model":
+            start = self.sent(result.received_parameters)
+            sent = self._compressed(start + update, result.task) - start
+            return self.with_sent_update(result, sent, self.encoded(result.payload))
         if self.error_feedback:
             update = update + self.sent(self.kept[result.client])
         sent = self._compressed(update, result.task, result.payload.values)

@@ -1,0 +1,98 @@
+"""Adds the fits of tables of other groups to the results, and draws their agreement.
+
+    fl-lightning run published_flute --output runs/published_flute
+    python research/scripts/published.py runs/published_flute
+    python research/tables.py
+
+A fit that is there already is replaced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import runpy
+from pathlib import Path
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from fl_lightning.experiment.files import read_json
+from fl_lightning.report.drawing import style
+from fl_lightning.report.results import read_results
+
+RESEARCH = Path(__file__).parents[1]
+RESULTS = RESEARCH / "results" / "published.csv"
+PICTURE = RESEARCH / "images" / "published.png"
+KEYS = ["table", "data", "method", "seed"]
+
+
+def fits(folder: Path) -> pd.DataFrame:
+    """Return the finished fits of a folder: a row for each, with its last score and its best one on the test set."""
+    results = read_results(folder)
+    rows = []
+    for run in results.scored.itertuples():
+        settings = results.table["data"][run.data]
+        curve = pd.read_csv(folder / "cells" / run.cell / "curve.csv")[settings["monitor"]].dropna()
+        rows.append(
+            {
+                "table": results.table["name"],
+                "data": run.data,
+                "method": run.method,
+                "seed": run.seed,
+                "rounds": int(run.rounds),
+                "last": curve.iloc[-1],
+                "best_on_test": curve.max(),
+                "seconds": read_json(folder / "cells" / run.cell / "run.json")["seconds"],
+                "code": run.code,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def draw() -> Figure:
+    """Draw our scores over theirs, with a standard error where one is known; pale if ours has fewer rounds."""
+    pairs = runpy.run_path(str(RESEARCH / "tables.py"))["published_pairs"]()
+    figure = Figure(figsize=(4.6, 4.2))
+    axes = figure.subplots()
+    sources = list(dict.fromkeys(pair.source.split(",")[0] for pair, _ in pairs))
+    for place, source in enumerate(sources):
+        label = source
+        for pair, rounds in pairs:
+            done, _, planned = rounds.split()
+            if pair.source.split(",")[0] != source:
+                continue
+            axes.errorbar(
+                pair.there.mean,
+                pair.here.mean,
+                xerr=None if pd.isna(pair.there.error) else pair.there.error,
+                yerr=None if pd.isna(pair.here.error) else pair.here.error,
+                color=f"C{place}",
+                alpha=1.0 if done == planned else 0.35,
+                marker="o",
+                markersize=4,
+                linewidth=1.0,
+                linestyle="",
+                label=label,
+            )
+            label = "_"
+    axes.axline((0, 0), slope=1, color="0.6", linewidth=0.8, zorder=0)
+    axes.set(xlabel="published, %", ylabel="here, %", xlim=(0, 102), ylim=(0, 102))
+    axes.legend(loc="upper left")
+    return figure
+
+
+def main() -> None:
+    """Add the fits of the folders, and draw the picture."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("folders", nargs="*", type=Path, help="folders of finished tables")
+    folders = parser.parse_args().folders
+    known = [pd.read_csv(RESULTS)] if RESULTS.exists() else []
+    together = pd.concat([*known, *map(fits, folders)])
+    together.drop_duplicates(KEYS, keep="last").sort_values(KEYS).to_csv(RESULTS, index=False)
+    with style():
+        figure = draw()
+        figure.savefig(PICTURE, dpi=130, bbox_inches="tight", metadata={"Software": None})
+
+
+if __name__ == "__main__":
+    main()
