@@ -289,7 +289,7 @@ def draw_agreement(results: Results, data: str, pairs: Sequence[Pair]) -> Figure
             y,
             xerr=_bar(factor * pair.there.error),
             yerr=_bar(factor * pair.here.error),
-            color=color(results.methods.index(pair.method)),
+            color=color(results.place(pair.method)),
             marker=MARKS[sources.index(pair.source) % len(MARKS)],
             markersize=5,
             linestyle="",
@@ -301,7 +301,7 @@ def draw_agreement(results: Results, data: str, pairs: Sequence[Pair]) -> Figure
     axes.set(xlabel=f"published {results.metric(data)}", ylabel="here", title=label(data, 44))
     handles = []
     for method in methods:
-        handles.append(Line2D([], [], color=color(results.methods.index(method)), linewidth=3, label=label(method)))
+        handles.append(Line2D([], [], color=color(results.place(method)), linewidth=3, label=label(method)))
     if len(sources) > 1:
         for place, source in enumerate(sources):
             mark = MARKS[place % len(MARKS)]
