@@ -3,11 +3,13 @@
 from typing import TYPE_CHECKING
 
 from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.algorithms.diloco import DiLoCo
 from fl_lightning.algorithms.fedasync import FedAsync
 from fl_lightning.algorithms.fedavg import FedAvg
 from fl_lightning.algorithms.fedbuff import DynamicWeightFedBuff, FedBuff
 from fl_lightning.algorithms.feddyn import FedDyn
 from fl_lightning.algorithms.federated import Federated
+from fl_lightning.algorithms.fedexp import MIFA, FedExP
 from fl_lightning.algorithms.fednova import FedNova
 from fl_lightning.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fl_lightning.algorithms.fedprox import FedProx
@@ -66,6 +68,7 @@ if TYPE_CHECKING:  # training needs no reports
 __all__ = [
     "APFL",
     "IFCA",
+    "MIFA",
     "MOON",
     "AggregationCallback",
     "BernoulliSampler",
@@ -73,6 +76,7 @@ __all__ = [
     "ClientMetrics",
     "ClientSplit",
     "Clip",
+    "DiLoCo",
     "Ditto",
     "DynamicWeightFedBuff",
     "ExamplePrivacy",
@@ -88,6 +92,7 @@ __all__ = [
     "FedBuff",
     "FedDecorr",
     "FedDyn",
+    "FedExP",
     "FedLC",
     "FedLoRA",
     "FedNTD",

@@ -2,9 +2,11 @@
 
 from fl_lightning.parts.aggregations.adapters import AdapterMean
 from fl_lightning.parts.aggregations.base import Aggregation, MeanAggregation, RunningMean
+from fl_lightning.parts.aggregations.extrapolated import ExtrapolatedMean
 from fl_lightning.parts.aggregations.fair import FairMean
 from fl_lightning.parts.aggregations.means import CurrentMean, StaleMean, WeightedMean
 from fl_lightning.parts.aggregations.normalized import NormalizedMean
+from fl_lightning.parts.aggregations.remembered import RememberedUpdates
 from fl_lightning.parts.aggregations.robust import (
     Bucketing,
     CenteredClipping,
@@ -120,6 +122,7 @@ __all__ = [
     "DynamicServer",
     "DynamicWeightMean",
     "Exchange",
+    "ExtrapolatedMean",
     "FairMean",
     "Federation",
     "FineTuning",
@@ -164,6 +167,7 @@ __all__ = [
     "ProximalModels",
     "RandomK",
     "Redistribution",
+    "RememberedUpdates",
     "RobustAggregation",
     "Round",
     "RoundReport",

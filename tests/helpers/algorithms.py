@@ -96,6 +96,8 @@ STACKED: dict[str, Make] = {
     "Scaffold-1": lambda **k: fl.Scaffold(4, option=1, server_lr=lambda t: 0.9**t, **k),
     "FedNova": lambda **k: fl.FedNova(4, momentum=0.9, mu=0.1, **k),
     "QFedAvg": lambda **k: fl.QFedAvg(0.5, 4, **k),
+    "FedExP": lambda **k: fl.FedExP(4, epsilon=1e-6, **k),
+    "MIFA": lambda **k: fl.MIFA(4, **k),
     "FedAvgM": lambda **k: fl.FedAvgM(0.9, clients_per_round=4, **k),
     "FedAdagrad": lambda **k: fl.FedAdagrad(clients_per_round=4, **k),
     "FedAdam": lambda **k: fl.FedAdam(clients_per_round=4, bias_correction=True, **k),
@@ -147,6 +149,7 @@ STACKED: dict[str, Make] = {
 ONE_BY_ONE: dict[str, Make] = {
     "Local": lambda **k: fl.Local(4, **k),
     "FedAvg-kept-mapped": lambda **k: fl.FedAvg(4, optimizer_state="kept", state_dir="states", **k),
+    "DiLoCo": lambda **k: fl.DiLoCo(4, local_steps=3, **k),
     "Ditto-kept": lambda **k: fl.Ditto(0.5, 4, optimizer_state="kept", **k),
     "RADFed-kept": lambda **k: fl.RADFed(3, 4, optimizer_state="kept", **k),
     "FedBuff-kept": lambda **k: fl.FedBuff(3, 4, speeds=SPEEDS, optimizer_state="kept", **k),

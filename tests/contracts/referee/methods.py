@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from contracts.referee.fitting import Training, rows
 from contracts.referee.module import LR, SIZES, TRAIN, State, forward
-from contracts.referee.rounds import SGD, SPEEDS, Loss, MustRefuse, Referee, Report, copy, flat, mean
+from contracts.referee.rounds import SGD, SPEEDS, Loss, MustRefuse, Referee, Report, copy, flat, mean, unflat
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -641,6 +641,40 @@ class Fair(Referee):
         self.server = merged
 
 
+class Extrapolated(Referee):
+    """FedExP, eq. (83): a step along the mean update, which is the longer, the more updates differ."""
+
+    epsilon = 1e-6
+
+    def merge(self, reports: list[Report]) -> None:
+        merged = self.average(reports, [1.0] * len(reports))
+        updates = [flat(report.sent, self.travels) - flat(report.received, self.travels) for report in reports]
+        together = torch.stack(updates).mean(0)
+        squares = sum(float(update.square().sum()) for update in updates) / len(updates)
+        eta = max(1.0, squares / (2 * (float(together.square().sum()) + self.epsilon)))
+        moved = flat(self.server, self.travels) + eta * together
+        merged.update(unflat(moved, self.server, self.travels))
+        self.server = merged
+
+
+class Remembered(Referee):
+    """MIFA, eq. (84), (85), at a learning rate that is the same in all rounds."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.gradients = {client: torch.zeros(self.count(self.travels), dtype=torch.float64) for client in self.clients}
+
+    def merge(self, reports: list[Report]) -> None:
+        merged = self.average(reports, [1.0] * len(reports))
+        for report in reports:
+            apart = flat(report.received, self.travels) - flat(report.sent, self.travels)
+            self.gradients[report.client] = apart / LR
+        total = torch.stack(list(self.gradients.values())).sum(0)
+        moved = flat(self.server, self.travels) - LR * total / len(SIZES)
+        merged.update(unflat(moved, self.server, self.travels))
+        self.server = merged
+
+
 class ServerSteps(Referee):
     """FedAvg whose server takes a step along the mean's difference."""
 
@@ -661,6 +695,27 @@ class ServerSteps(Referee):
         sizes = [self.server[name].numel() for name in self.travels]
         for name, piece in zip(self.travels, after.split(sizes), strict=True):
             merged[name] = piece.reshape(self.server[name].shape)
+        self.server = merged
+
+
+class Outer(Referee):
+    """DiLoCo, eq. (81), (82): inner optimizers go on, and the outer one is SGD with Nesterov momentum."""
+
+    always_kept = True
+    outer_lr = 0.7
+    beta = 0.9
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.velocity: Tensor | None = None
+
+    def merge(self, reports: list[Report]) -> None:
+        merged = self.average(reports, [1.0] * len(reports))
+        before = flat(self.server, self.travels)
+        d = before - flat(merged, self.travels)
+        self.velocity = d if self.velocity is None else self.beta * self.velocity + d
+        moved = before - self.outer_lr * (d + self.beta * self.velocity)
+        merged.update(unflat(moved, self.server, self.travels))
         self.server = merged
 
 
@@ -821,6 +876,20 @@ METHODS: dict[str, Method] = {
     "FedDyn": Method(lambda **k: fl.FedDyn(Dynamic.alpha, **k), Dynamic),
     "Scaffold": Method(lambda momentum=0.0, **k: fl.Scaffold(momentum=momentum, **k), Scaffold, knows_momentum=True),
     "FedNova": Method(lambda momentum=0.0, **k: fl.FedNova(momentum=momentum, **k), Nova, knows_momentum=True),
+    "FedExP": Method(
+        lambda **k: fl.FedExP(epsilon=Extrapolated.epsilon, **k),
+        Extrapolated,
+        lambda: {"aggregation": parts.ExtrapolatedMean(Extrapolated.epsilon)},
+    ),
+    "MIFA": Method(fl.MIFA, Remembered),
+    "DiLoCo": Method(
+        lambda **k: fl.DiLoCo(**{"local_steps": None, "continue_epochs": False, **k}),
+        Outer,
+        lambda: {
+            "aggregation": parts.WeightedMean("uniform"),
+            "server": parts.TorchServer(torch.optim.SGD, 0.7, momentum=0.9, nesterov=True),
+        },
+    ),
     "FedAvgM": Method(lambda **k: fl.FedAvgM(0.9, **k), ServerMomentum, lambda: {"server": parts.Momentum(0.9)}),
     "FedAdagrad": Method(fl.FedAdagrad, ServerAdagrad, lambda: {"server": parts.Adaptive("adagrad")}),
     "FedAdam": Method(fl.FedAdam, ServerAdam, lambda: {"server": parts.Adaptive("adam")}),
