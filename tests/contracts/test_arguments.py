@@ -235,6 +235,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 #: Arguments that a class refuses, with every value but their default: they belong to a relative of it.
 REFUSED = {
     "APFL": "optimizer_state",
+    "DiLoCo": "local_epochs",
     "RADFed": "participation",
     "QFedAvg": "aggregation",
     "IFCA": "aggregation",
