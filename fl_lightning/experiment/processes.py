@@ -27,8 +27,10 @@ from fl_lightning.experiment.files import read_json_if_there
 from fl_lightning.experiment.store import message_of, write_failure
 from fl_lightning.settings import Count, Natural, NotNegative, Positive, check, check_fields
 
+#: What PyTorch imports when it captures the first training step, in a quarter of a second.
+_OF_CAPTURE = "torch._dynamo.backends.debugging"
 #: Most cells import these modules, so the server imports them once for all.
-_IMPORTED = (__name__, "fl_lightning.datamodules", "omegaconf", "pandas", "matplotlib.pyplot")
+_IMPORTED = (__name__, "fl_lightning.datamodules", "omegaconf", "pandas", "matplotlib.pyplot", _OF_CAPTURE)
 #: Exit code of a worker whose cell has failed.
 _FAILED = 3
 #: Seconds in which a worker that is out of time writes where it is.

@@ -98,6 +98,32 @@ def test_classes_in_mixed_precision() -> None:
     assert fit(lambda m, x, y: F.cross_entropy(m.layers(x), y), "bf16-mixed") is None
 
 
+class ReadsAgain(Module):
+    """Reads results after an operation that could write there, also in the backward pass, and multiplies by ones."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        first, _, last = self.layers
+        hidden = first(x)
+        self.log("hidden", hidden.mean(), on_step=False, on_epoch=True)
+        loss = F.cross_entropy(last(F.gelu(hidden * 3) / 2), y)
+        return loss + (hidden.relu() - torch.ones_like(hidden) * hidden.square()).square().mean()
+
+
+def test_nothing_is_overwritten_that_is_read_again() -> None:
+    ends: list[dict[str, Tensor]] = []
+    logged: list[float] = []
+    for executor in ("sequential", stacks := VectorizedExecutor()):
+        trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor, seed=1)])
+        data = TensorDataModule(clients_of((6,), (8, 8, 8)), batch_size=4)
+        trainer.fit(module := ReadsAgain(linear()), datamodule=data)
+        ends.append({name: parameter.detach() for name, parameter in module.named_parameters()})
+        logged.append(float(trainer.callback_metrics["hidden"]))
+    assert stacks.cause is None
+    torch.testing.assert_close(ends[1], ends[0], rtol=1e-9, atol=1e-12)
+    assert logged[1] == pytest.approx(logged[0], rel=1e-9)
+
+
 REFUSED: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
     "num_classes": lambda m, x, y: F.cross_entropy(m.layers(x), y) * getattr(m.accuracy, "num_classes", 1),
     "state": lambda m, x, y: F.cross_entropy(m.layers(x), y) * (1 + len(m.optimizers().state)),

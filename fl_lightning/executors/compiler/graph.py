@@ -28,7 +28,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.executors.compiler.causes import errors_of_step
 from fl_lightning.executors.compiler.number_of_clients import FEW, MORE, Size, graph_for_any, resized
-from fl_lightning.executors.compiler.simplification import call_fastest, lay_out_as_read, simplify, step_at_end
+from fl_lightning.executors.compiler.simplification import (
+    call_fastest,
+    lay_out_as_read,
+    simplify,
+    step_at_end,
+    write_in_place,
+)
 from fl_lightning.executors.compiler.unmapped import replace_unmapped
 from fl_lightning.executors.stack.inplace_sgd import InPlaceSgd
 from fl_lightning.executors.stack.randomness import PerClientDraws, draws_by_name, mapped_dirichlet
@@ -306,6 +312,8 @@ class StackedGraph:
         with errors_of_step():
             traced = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*[t.detach() for t in tensors])
         simplify(traced.graph, self._draw)
+        traced.graph.eliminate_dead_code(is_impure_node=self._is_impure)
+        write_in_place(traced.graph)
         return _Traced(traced.graph, used)
 
     # ---- what a flat list calls ----

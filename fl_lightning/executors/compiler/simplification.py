@@ -11,7 +11,7 @@ What ``vmap`` and autograd call for one layer of the worked example, and what is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, MethodDescriptorType
 from typing import Any
 
 import torch
@@ -28,6 +28,21 @@ _RESHAPES = {
     aten.reshape.default,
     aten.permute.default,
     aten.transpose.int,
+    aten.unsqueeze.default,
+}
+#: Methods that write in the place of their first argument what a function returns.
+_IN_PLACE = {
+    aten.add.Tensor: "add_",
+    aten.div.Tensor: "div_",
+    aten.mul.Tensor: "mul_",
+    aten.neg.default: "neg_",
+    aten.relu.default: "relu_",
+    aten.sub.Tensor: "sub_",
+}
+#: Functions of a backward pass that can write in the place of the gradient that they are given.
+_IN_GRADIENT = {
+    aten.gelu_backward.default: aten.gelu_backward.grad_input,
+    aten.threshold_backward.default: aten.threshold_backward.grad_input,
 }
 
 
@@ -57,6 +72,24 @@ def simplify(graph: fx.Graph, draw: Callable[..., Any]) -> None:
     for node in graph.nodes:
         if node.target in (aten.view.default, aten._unsafe_view.default):
             node.target = aten.reshape.default
+
+
+def write_in_place(graph: fx.Graph) -> None:
+    """Let operations write where they read what nothing else reads: fewer tensors pass through the caches."""
+    # From the end, since a tensor that is written to is no new one.
+    for node in reversed(list(graph.nodes)):
+        first: Any = node.args[0] if node.args else None
+        if not isinstance(first, fx.Node) or not _is_new(first) or len(first.users) > 1:
+            continue
+        form = _form(node)
+        if form is None or form != _form(first):
+            continue
+        if node.target in _IN_PLACE:
+            node.op = "call_method"
+            node.target = _IN_PLACE[node.target]
+        elif node.target in _IN_GRADIENT:
+            node.target = _IN_GRADIENT[node.target]
+            node.kwargs = {**node.kwargs, "grad_input": first}
 
 
 def step_at_end(graph: fx.Graph, used: Sequence[int], step: Callable[..., Any]) -> None:
@@ -115,16 +148,21 @@ def _turned(graph: fx.Graph, factor: Any) -> Any:
 
 
 def call_fastest(graph: fx.Graph) -> None:
-    """Call functions of ``torch`` that do the same as overloads, in half the time that a call takes."""
+    """Call functions of ``torch``, or methods, that do the same as overloads, in half the time that a call takes."""
     for node in graph.nodes:
         target = node.target
         if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten" or target._schema.is_mutable:
             continue
         # As indices of `x[:, [0, 2]]`, which the function does not take.
-        takes_gaps = "Tensor?[]" in str(target._schema)
-        function = getattr(torch, target.overloadpacket.__name__, None)
-        if isinstance(function, BuiltinFunctionType) and not takes_gaps:
+        if "Tensor?[]" in str(target._schema):
+            continue
+        name = target.overloadpacket.__name__
+        function = getattr(torch, name, None)
+        if isinstance(function, BuiltinFunctionType):
             node.target = function
+        elif isinstance(getattr(Tensor, name, None), MethodDescriptorType):
+            node.op = "call_method"
+            node.target = name
 
 
 # ---- questions about nodes ----
@@ -139,6 +177,11 @@ def _is_same_as(node: fx.Node, writes: bool) -> Any:
         return first if not writes and _is_new(first) else None
     if not isinstance(first, fx.Node):
         return None
+    if node.target is aten.mul.Tensor and not writes and _holds_ones(first):
+        # The first product of a backward pass.
+        factor: Any = node.args[1]
+        if isinstance(factor, fx.Node) and _form(node) == _form(factor):
+            return factor
     is_one = node.target is aten.mul.Scalar and node.args[1] == 1
     if is_one or node.target in _RESHAPES:
         form = _form(node)
@@ -148,6 +191,13 @@ def _is_same_as(node: fx.Node, writes: bool) -> Any:
     if is_turned_back and _form(node) == _form(first.args[0]):
         return first.args[0]
     return None
+
+
+def _holds_ones(node: fx.Node) -> bool:
+    """Whether all values of a node's tensor are 1."""
+    while node.target in _RESHAPES:
+        node = node.args[0]  # type: ignore[assignment]
+    return node.target is aten.ones_like.default
 
 
 def _add_within_product(node: fx.Node) -> None:
