@@ -20,11 +20,11 @@ from fl_lightning._lightning.processes import warn_of_lost_results
 from fl_lightning._lightning.refusals import refuse_unsupported
 from fl_lightning._lightning.trainer_callbacks import MonitoredValues, restore_monitored_values
 from fl_lightning.clients.batches import ClientBatches, LocalSettings, warn_of_single_samples
+from fl_lightning.clients.first_lines import print_clients
 from fl_lightning.clients.optimizer_checks import check_schedules_last, check_steps_known
 from fl_lightning.clients.shown_module import ShownModule, load_unsaved
 from fl_lightning.clients.training import LocalTraining, notify
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.data.descriptions import print_clients
 from fl_lightning.executors import Executor, balance
 from fl_lightning.executors.machine import Threads, keep_freed_memory
 from fl_lightning.parts.algorithm import Algorithm

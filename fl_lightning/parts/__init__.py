@@ -1,10 +1,10 @@
 """The parts of federated algorithms. They need only torch and numpy, not Lightning."""
 
 from fl_lightning.parts.aggregations.adapters import AdapterMean
-from fl_lightning.parts.aggregations.base import Aggregation, MeanAggregation, RunningMean
+from fl_lightning.parts.aggregations.base import Aggregation
 from fl_lightning.parts.aggregations.extrapolated import ExtrapolatedMean
 from fl_lightning.parts.aggregations.fair import FairMean
-from fl_lightning.parts.aggregations.means import CurrentMean, StaleMean, WeightedMean
+from fl_lightning.parts.aggregations.means import CurrentMean, MeanAggregation, RunningMean, StaleMean, WeightedMean
 from fl_lightning.parts.aggregations.normalized import NormalizedMean
 from fl_lightning.parts.aggregations.remembered import RememberedUpdates
 from fl_lightning.parts.aggregations.robust import (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from fl_lightning.parts.aggregations.base import MeanAggregation
+from fl_lightning.parts.aggregations.means import MeanAggregation
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.kept import Kept
 from fl_lightning.parts.messages import RoundReport, Task, same_values

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fl_lightning.parts.aggregations.base import Aggregation, MeanAggregation, RunningMean
+from fl_lightning.parts.aggregations.base import Aggregation
+from fl_lightning.parts.aggregations.means import MeanAggregation, RunningMean
 from fl_lightning.parts.exchanges.base import Exchange
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Payload, same_values

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.parts.aggregations.base import Aggregation, RunningMean, Weighting
+from fl_lightning.parts.aggregations.base import Aggregation, Weighting
+from fl_lightning.parts.aggregations.means import RunningMean
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.parts.aggregations.base import MeanAggregation
+from fl_lightning.parts.aggregations.means import MeanAggregation
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives.measured import MeasuredLoss
 from fl_lightning.settings import NotNegative, Positive

@@ -1,21 +1,68 @@
-"""Means of clients' models, for three readings of partial participation."""
+"""Weighted means of clients' vectors, and those of their models for three readings of partial participation.
+
+FedAvg's is :class:`WeightedMean`. Of two clients with 1 and 2 samples, whose models are ``[2, 4]`` and ``[5, 1]``::
+
+    weighted(result)    the first client's ``[2, 4]``, with weight 1
+    RunningMean.add     the sum is ``[2, 4]``, and the weights' sum 1
+    weighted(result)    the second client's ``[5, 1]``, with weight 2
+    RunningMean.add     the sum is ``[12, 6]``, and the weights' sum 3
+    RunningMean.pop     the mean is ``[4, 2]``, over the clients of all processes
+    finish              to which the server moves
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.parts.aggregations.base import MeanAggregation, Weighting
+from fl_lightning.parts.aggregations.base import Aggregation, Weighting
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult
+from fl_lightning.parts.pieces import pieces
+from fl_lightning.vectors import sum_dtype
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
+
+
+class MeanAggregation(Aggregation, ABC):
+    """An aggregation that is computed from a weighted mean of one vector of each result.
+
+    Results are merged as they come, on the process that has them.
+    """
+
+    #: Whether the server may move without a result; :meth:`finish` then gets ``None`` as the mean.
+    acts_alone = False
+
+    @abstractmethod
+    def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
+        """Return a result's vector, always of the same length, and its weight; 0 leaves it out."""
+
+    def finish(self, model: Tensor, mean: Tensor, weight: float) -> Tensor | None:
+        """Return the model to which the server moves; ``None`` if it is to stay.
+
+        Args:
+            model: As for :meth:`merge`.
+            mean: The mean over all processes' results, float64.
+            weight: The sum of their weights.
+        """
+        return mean
+
+    @override
+    def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor | None:
+        """Return the model to which the server moves, given a list of results."""
+        running = RunningMean()
+        for result in results:
+            running.add(*self.weighted(result))
+        mean, weight = running.pop()
+        return None if mean is None else self.finish(model, mean, weight)
 
 
 @dataclass(eq=False)
@@ -47,6 +94,66 @@ class WeightedMean(MeanAggregation):
     def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
         """Return a client's model and p_k."""
         return result.vector, self.weight_of(result)
+
+
+class RunningMean:
+    """``sum_k p_k w_k / sum_k p_k`` as a running sum.
+
+    The sum is kept in float64 and divided once, so the result hardly depends on the order of the models or on how many
+    processes share them. The mean of a single model is that model, bit for bit: in float64, multiplying by a weight and
+    dividing by it would round.
+    """
+
+    def __init__(self) -> None:
+        #: The weighted sum, float64 of shape ``(size,)``; of a single vector, the vector without its weight.
+        self._sum: Tensor | None = None
+        self._weight = 0.0
+        self._number = 0
+
+    def add(self, vector: Tensor, weight: float = 1.0) -> None:
+        """Add a vector of shape ``(size,)`` with a weight."""
+        if self._sum is None:
+            self._sum = vector.detach().to(sum_dtype(vector), copy=True)
+        else:
+            if self._number == 1:
+                self._sum.mul_(self._weight)
+            for total, piece in pieces(self._sum, vector):
+                total.add_(piece, alpha=weight)
+        self._weight += weight
+        self._number += 1
+
+    def pop(self, federation: Federation | None = None, like: Tensor | None = None) -> tuple[Tensor | None, float]:
+        """Return the mean, float64, and the sum of weights, and forget them; ``None`` as the mean if that sum is 0.
+
+        Args:
+            federation: Sums over its processes, in one reduction; ``None`` for this process alone.
+            like: A vector of the length and type of those that were added, where nothing was.
+        """
+        total = self._sum
+        weight = self._weight
+        is_single = self._number == 1
+        self._sum = None
+        self._weight = 0.0
+        self._number = 0
+        if federation is None or federation.num_ranks == 1:
+            if total is None or not weight:
+                return None, weight
+            if is_single:
+                return total, weight
+            return total.div_(total.new_tensor(weight)), weight
+
+        if total is None:
+            if like is None:
+                return None, 0.0
+            total = torch.zeros(len(like), dtype=sum_dtype(like), device=like.device)
+        elif is_single:
+            total.mul_(weight)
+        with_weight = torch.cat([total, total.new_tensor([weight])])
+        with_weight = federation.sum_over_ranks(with_weight)
+        weight = float(with_weight[-1])
+        if not weight:
+            return None, weight
+        return with_weight[:-1].div_(with_weight[-1]), weight
 
 
 class CurrentMean(WeightedMean):

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.parts.aggregations.base import MeanAggregation, Weighting
+from fl_lightning.parts.aggregations.base import Weighting
+from fl_lightning.parts.aggregations.means import MeanAggregation
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives.control_variates import effective_steps
 from fl_lightning.settings import Fraction, NotNegative

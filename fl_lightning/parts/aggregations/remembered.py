@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.parts.aggregations.base import MeanAggregation, Weighting
+from fl_lightning.parts.aggregations.base import Weighting
+from fl_lightning.parts.aggregations.means import MeanAggregation
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult

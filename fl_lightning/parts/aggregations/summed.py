@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.parts.aggregations.base import Aggregation, MeanAggregation
+from fl_lightning.parts.aggregations.base import Aggregation
+from fl_lightning.parts.aggregations.means import MeanAggregation
 from fl_lightning.parts.exchanges.base import Exchange
 from fl_lightning.parts.messages import ClientResult, same_values
 from fl_lightning.vectors import sum_dtype

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.parts.aggregations.base import RunningMean
+from fl_lightning.parts.aggregations.means import RunningMean
 from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.messages import ClientResult, Task, further_tasks
 from fl_lightning.parts.schedules.base import Play, Schedule

@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.parts.aggregations.base import RunningMean
+from fl_lightning.parts.aggregations.means import RunningMean
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.parts.schedules.base import Play, Schedule

@@ -7,7 +7,8 @@ from typing import ClassVar, Literal
 from torch import Tensor
 from typing_extensions import override
 
-from fl_lightning.parts.aggregations.base import RunningMean, Weighting
+from fl_lightning.parts.aggregations.base import Weighting
+from fl_lightning.parts.aggregations.means import RunningMean
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import Task
