@@ -64,7 +64,7 @@ def main() -> None:
     print(f"an arrival: {statistics.median(later):.1f} us (rounds from {min(later):.1f} to {max(later):.1f})")
     schedule = algorithm.schedule
     assert isinstance(schedule, Asynchronous)
-    flights = schedule.flights.values()
+    flights = schedule.clients.flights.values()
     results = len(schedule.results)
     models = len({id(flight.model) for flight in flights})
     megabytes = (models + results) * args.parameters * 4 / 1e6

@@ -1,8 +1,6 @@
-"""Asynchronous schedules: which client works on which version of the model, and when its result arrives.
+"""Asynchronous schedules: results arrive in virtual time, and the server moves when its buffer is full.
 
-Virtual time goes from event to event. An event is the end of a flight (a client's answer arrives, or the client is
-known to be lost) or the coming of a client that was away. For two clients that take 2 and 3 units, with a buffer of one
-result::
+For two clients that take 2 and 3 units, with a buffer of one result::
 
     0   both get the first model, version 0
     2   client 0 answers; the server moves to version 1; client 0 gets it
@@ -10,14 +8,13 @@ result::
     4   client 0 answers with staleness 1; ...
 
 What a client makes of its model does not depend on when that happens. So clients are trained when the first of their
-results is due, several together, and the results are kept until their time comes.
+results is due, several together, and the results are kept until their time comes. Who is at work, and what happens
+next, is in ``clients_at_work.py``.
 """
 
-import heapq
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -29,8 +26,8 @@ from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ArrivalRecord, ClientResult, Outcome, RoundReport, Task
 from fl_lightning.parts.part import walk
 from fl_lightning.parts.schedules.base import Play, Schedule
+from fl_lightning.parts.schedules.clients_at_work import ClientsAtWork, Flight
 from fl_lightning.parts.server import Server
-from fl_lightning.seeding import Stream, numpy_generator
 from fl_lightning.settings import Count, Natural, Positive
 
 if TYPE_CHECKING:
@@ -40,36 +37,8 @@ if TYPE_CHECKING:
 _MOST_AHEAD = 64
 #: So many times as many results are kept.
 _KEPT_AHEAD = 4
-#: Stands in the place of a slot in the event that a client comes.
-_COMES = -1
 
 Stamp = Literal["version", "upload", "upload-literal"]
-
-
-@dataclass(frozen=True)
-class Flight:
-    """A model that a client works on.
-
-    Attributes:
-        task: The client's task; its slot numbers the run's flights.
-        model: The model that it received; flights share tensors.
-        stamp: The server's counter then, from which staleness is counted.
-        sent: The tick at which it was sent.
-        due: The tick at which the answer arrives, or the client is known to be lost.
-        lost: Whether the client does not answer.
-    """
-
-    task: Task
-    model: Tensor
-    stamp: int
-    sent: int
-    due: int
-    lost: bool = False
-
-    @property
-    def turn(self) -> tuple[int, int, int]:
-        """The place of the flight in the order of arrivals."""
-        return self.due, self.task.client, self.task.slot
 
 
 @dataclass(eq=False, repr=False)
@@ -120,7 +89,11 @@ class Asynchronous(Schedule):
     asynchronous = True
     has_virtual_time = True
     starts_from_server = False
-    records = (Flight,)
+
+    @override
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.clients = ClientsAtWork(self.clock, self.concurrency)
 
     @property
     @override
@@ -130,87 +103,57 @@ class Asynchronous(Schedule):
         return self.buffer_size > 1 and not (self.once_per_buffer or waits)
 
     @property
-    def most_at_once(self) -> int:
-        """Most clients that train at once."""
-        return self.concurrency or self.federation.num_clients
-
-    @property
     @override
     def has_models_under_way(self) -> bool:
         """Whether clients work on models of this fit."""
-        return bool(self.flights)
+        return bool(self.clients.flights)
 
     @property
     @override
     def virtual_time(self) -> float:
-        return self.clock.time(self.now)
+        return self.clock.time(self.clients.now)
 
     @override
     def at_work(self) -> Sequence[tuple[int, float]]:
-        return [(flight.task.client, self.clock.time(flight.sent)) for flight in self.flights.values()]
+        return [(flight.task.client, self.clock.time(flight.sent)) for flight in self.clients.flights.values()]
 
     @override
     def setup(self, federation: Federation) -> None:
-        """Start at time 0, at which all clients get the first model, or as many as train at once."""
+        """Start with an empty buffer.
+
+        Raises:
+            ValueError: If there are fewer clients than train at once, or the buffer could never be full.
+        """
         self.clock.setup(federation)
         number = federation.num_clients
+        most_at_once = self.concurrency or number
         if self.concurrency is not None and self.concurrency > number:
             raise ValueError(f"`concurrency` must be at most {number}, the clients that train, got {self.concurrency}.")
-        if (self.wait_for_flush or self.once_per_buffer) and self.buffer_size > self.most_at_once:
+        if (self.wait_for_flush or self.once_per_buffer) and self.buffer_size > most_at_once:
             raise ValueError(
-                f"`buffer_size` must be at most {self.most_at_once}, the clients that train at once, got "
+                f"`buffer_size` must be at most {most_at_once}, the clients that train at once, got "
                 f"{self.buffer_size}: the buffer would never be full."
             )
-        everyone = list(range(number))
-        self.now: int
-        self.add_state("now", 0)
-        self.num_sent: int
-        self.add_state("num_sent", 0)
         self.uploads: int
         self.add_state("uploads", 0)
         self.broadcasts: int
         self.add_state("broadcasts", 0)
-        #: Ticks that ended flights took.
-        self.busy: int
-        self.add_state("busy", 0)
-        #: The tick at which an idle client is known to come.
-        self.alarm: int
-        self.add_state("alarm", -1)
-        #: What clients work on, by slot.
-        self.flights: dict[int, Flight]
-        self.add_state("flights", {})
         #: Results that were trained ahead of their arrival, by slot; None for invalid ones.
         self.results: dict[int, ClientResult | None]
         self.add_state("results", {})
         #: Results since the server's last move.
         self.buffer: list[ClientResult]
         self.add_state("buffer", [])
-        #: A heap of the ends of flights and of comings: tick, client, slot.
-        self.events: list[tuple[int, int, int]]
-        self.add_state("events", [])
-        #: Clients that get the server's model next.
-        self.outbox: list[int]
-        self.add_state("outbox", everyone if self.concurrency is None else [])
-        #: Clients to which nothing was sent.
-        self.idle: list[int]
-        self.add_state("idle", [] if self.concurrency is None else everyone)
         #: Clients that wait for the server's move.
         self.waiting: list[int]
         self.add_state("waiting", [])
         self.report: RoundReport = RoundReport()
-
-    @override
-    def loaded(self, name: str, value: Any) -> Any:
-        """Return a state of a checkpoint, which holds lists in the place of tuples."""
-        return [tuple(event) for event in value] if name == "events" else value
 
     # ---- a round ----
 
     @override
     def on_round_start(self, round_index: int) -> None:
         self.report = RoundReport()
-        self._rng = numpy_generator(self.federation.seed, Stream.SAMPLING, round_index)
-        self._sent_in_round: Counter[int] = Counter()
 
     @override
     def unsuitable_rounds(self, rounds: int, arrivals: int) -> str | None:
@@ -228,7 +171,7 @@ class Asynchronous(Schedule):
     def expected_tasks(self) -> int:
         """Return about how many tasks the round will have."""
         # What is trained ahead is on average half used up at the end.
-        ahead = min(self._together, self.most_at_once) // 2
+        ahead = min(self._together, self.clients.most_at_once) // 2
         due = max(0, self.cohort_size - len(self.results))
         return due + ahead
 
@@ -236,7 +179,7 @@ class Asynchronous(Schedule):
     def rounds_under_way(self) -> Collection[int]:
         """Return the earlier rounds on whose models clients have yet to be trained."""
         rounds: set[int] = set()
-        for slot, flight in self.flights.items():
+        for slot, flight in self.clients.flights.items():
             if slot not in self.results and not flight.lost:
                 rounds.add(flight.task.round)
         return rounds
@@ -244,20 +187,20 @@ class Asynchronous(Schedule):
     @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Let results arrive until the round has as many as clients usually train."""
-        sent = self.num_sent
+        sent = self.clients.num_sent
         for _ in range(self.cohort_size):
-            slot = self._next_arrival(server)
-            if slot not in self.results:
-                together = self._next_tasks(slot)
+            flight = self._next_arrival(server)
+            if flight.task.slot not in self.results:
+                together = self._next_tasks(flight)
                 results = self.federation.gather_results(list((yield together)))
                 trained = {result.task.slot: result for result in results}
                 for task in together:
                     # A client whose result is invalid has none.
                     self.results[task.slot] = trained.get(task.slot)
-            self._arrive(slot, server)
+            self._arrive(flight, server)
         if self.flush_rounds:
             self._move(server)
-        self.report.sent += self.num_sent - sent
+        self.report.sent += self.clients.num_sent - sent
         return server.model
 
     @override
@@ -278,65 +221,52 @@ class Asynchronous(Schedule):
             return 1
         return self.lookahead or min(self.cohort_size, _MOST_AHEAD)
 
-    def _next_tasks(self, slot: int) -> list[Task]:
+    def _next_tasks(self, flight: Flight) -> list[Task]:
         """Return the task whose result is due now, and those that are due next and are not there yet."""
         # A client that has just begun may be due before those that were trained ahead: these must not pile up.
         space = max(1, _KEPT_AHEAD * self._together - len(self.results))
         most = min(self._together, space)
-        tasks = [self.flights[slot].task]
-        passed: list[tuple[int, int, int]] = []
-        while self.events and len(tasks) < most:
-            event = heapq.heappop(self.events)
-            passed.append(event)
-            _, _, next_slot = event
-            flight = self.flights.get(next_slot)
-            if flight is not None and not flight.lost and flight.task.slot not in self.results:
-                tasks.append(flight.task)
-        for event in passed:
-            heapq.heappush(self.events, event)
-        return tasks
+        return [flight.task, *self.clients.next_ends(most - 1, self.results)]
 
     @override
     def sent(self, task: Task, server: Server) -> Tensor:
         """Return the server's model of the time at which the client began."""
-        return self.flights[task.slot].model
+        return self.clients.flights[task.slot].model
 
     # ---- arrivals ----
 
-    def _next_arrival(self, server: Server) -> int:
-        """Go on to the next result, sending models to clients as their turn comes; return its slot.
+    def _next_arrival(self, server: Server) -> Flight:
+        """Go on to the next result, sending models to clients as their turn comes; return its flight.
 
         Raises:
             RuntimeError: If no client works and none will come.
         """
+        clients = self.clients
         while True:
-            self._send_all(server)
-            if not self.events:
+            stamp = self._counter(server)
+            if self.stamp == "upload-literal":
+                # As if the server sent its counter before it increases it.
+                stamp = max(0, stamp - 1)
+            clients.send_all(server.model, stamp, len(self.waiting))
+            if not clients.events:
                 raise RuntimeError(
-                    f"No client is at work any more at virtual time {self.clock.time(self.now):g} and none comes back; "
+                    f"No client is at work any more at virtual time {self.virtual_time:g} and none comes back; "
                     f"the buffer has {len(self.buffer)} of {self.buffer_size} results. Give longer windows `online`."
                 )
-            self.now, client, slot = heapq.heappop(self.events)
-            if slot == _COMES:
-                if self.concurrency is None:
-                    self.outbox.append(client)
-            elif not self.flights[slot].lost:
-                return slot
-            else:
-                self.report.dropped += 1
-                self._record(self._land(slot), -1, "lost", False)
-                self._free([client])
+            flight = clients.next_event()
+            if flight is None:
+                continue
+            if not flight.lost:
+                return flight
+            self.report.dropped += 1
+            clients.land(flight)
+            self._record(flight, -1, "lost", False)
+            self._free([flight.task.client])
 
-    def _land(self, slot: int) -> Flight:
-        """End a flight and return it."""
-        flight = self.flights.pop(slot)
-        self.busy += flight.due - flight.sent
-        return flight
-
-    def _arrive(self, slot: int, server: Server) -> None:
+    def _arrive(self, flight: Flight, server: Server) -> None:
         """Let a result arrive: buffer it, move the server if the buffer is full, and let its client go on."""
-        flight = self._land(slot)
-        result = self.results.pop(slot)
+        self.clients.land(flight)
+        result = self.results.pop(flight.task.slot)
         client = flight.task.client
         counter = self._counter(server)
         staleness = counter - flight.stamp
@@ -397,96 +327,14 @@ class Asynchronous(Schedule):
         return moved
 
     def _free(self, clients: Collection[int]) -> None:
-        """Let clients train again: they get the next model, or are drawn again."""
-        if self.concurrency is None:
-            self.outbox.extend(clients)
-        else:
-            self.idle.extend(clients)
+        """Let clients train again."""
+        self.clients.free(clients)
 
     def _record(self, flight: Flight, staleness: int, outcome: Outcome, moved: bool) -> None:
         sent = self.clock.time(flight.sent)
         arrived = self.clock.time(flight.due)
         record = ArrivalRecord(flight.task.client, sent, arrived, staleness, outcome, moved, flight.task.slot)
         self.report.arrivals.append(record)
-
-    # ---- sending ----
-
-    def _send_all(self, server: Server) -> None:
-        """Send the server's model to the clients whose turn it is."""
-        outbox = self.outbox
-        self.outbox = []
-        for client in outbox:
-            self._send(client, server)
-        if self.concurrency is None:
-            return
-        while self.idle and len(self.flights) + len(self.waiting) < self.concurrency:
-            if not self._draw(server):
-                break
-
-    def _draw(self, server: Server) -> bool:
-        """Send the model to one of the idle clients that are there; return whether there is one."""
-        idle = self.idle
-        # Places in the list of those that are there: all, without windows.
-        there = list(range(len(idle)))
-        if self.clock.online:
-            comings = [self.clock.next_online(client, self.now) for client in idle]
-            there = [place for place, tick in enumerate(comings) if tick == self.now]
-            if not there:
-                self._wait_for(comings)
-                return False
-        place = there[int(self._rng.integers(len(there)))]
-        client = idle[place]
-        # The last one takes the place, so that nobody else moves.
-        idle[place] = idle[-1]
-        idle.pop()
-        self._send(client, server)
-        return True
-
-    def _wait_for(self, comings: Sequence[int | None]) -> None:
-        """Note when the first of the idle clients comes, as an event.
-
-        Args:
-            comings: The tick at which each comes; ``None`` for never.
-        """
-        later = [(tick, client) for tick, client in zip(comings, self.idle, strict=True) if tick is not None]
-        if not later:
-            return
-        tick, client = min(later)
-        if tick != self.alarm:
-            self.alarm = tick
-            heapq.heappush(self.events, (tick, client, _COMES))
-
-    def _send(self, client: int, server: Server) -> None:
-        """Send the server's model to a client, or wait until it comes."""
-        clock = self.clock
-        begins = clock.next_online(client, self.now)
-        if begins is None:
-            # It never comes back.
-            return
-        if begins > self.now:
-            heapq.heappush(self.events, (begins, client, _COMES))
-            return
-        due = self.now + clock.duration(client, self.num_sent)
-        is_lost = clock.is_lost(client, self.num_sent)
-        leaves = clock.leaves_at(client, self.now)
-        if leaves is not None and due > leaves:
-            due = leaves
-            is_lost = True
-        stamp = self._counter(server)
-        if self.stamp == "upload-literal":
-            # As if the server sent its counter before it increases it.
-            stamp = max(0, stamp - 1)
-        self._fly(Flight(self._task(client), server.model, stamp, self.now, due, is_lost))
-
-    def _fly(self, flight: Flight) -> None:
-        self.num_sent += 1
-        self.flights[flight.task.slot] = flight
-        heapq.heappush(self.events, flight.turn)
-
-    def _task(self, client: int) -> Task:
-        repetition = self._sent_in_round[client]
-        self._sent_in_round[client] += 1
-        return Task(self.num_sent, client, int(self.federation.sizes[client]), None, self.round, repetition)
 
     # ---- logs ----
 
@@ -511,8 +359,8 @@ class Asynchronous(Schedule):
         return {**values, **self._times()}
 
     def _times(self) -> dict[str, float]:
-        values = {"fed/virtual_time": self.clock.time(self.now)}
-        if self.now:
-            under_way = sum(self.now - flight.sent for flight in self.flights.values())
-            values["fed/utilization"] = (self.busy + under_way) / (self.most_at_once * self.now)
+        values = {"fed/virtual_time": self.virtual_time}
+        utilization = self.clients.utilization
+        if utilization is not None:
+            values["fed/utilization"] = utilization
         return values

@@ -13,7 +13,6 @@ trained together.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 
@@ -23,8 +22,9 @@ from typing_extensions import override
 from fl_lightning.parts.clock import VirtualClock
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import Task
-from fl_lightning.parts.schedules.asynchronous import Asynchronous, Flight, Stamp
+from fl_lightning.parts.schedules.asynchronous import Asynchronous, Stamp
 from fl_lightning.parts.schedules.base import Play
+from fl_lightning.parts.schedules.clients_at_work import Flight
 from fl_lightning.parts.server import Server
 from fl_lightning.settings import Count
 
@@ -60,7 +60,6 @@ class SampledStaleness(Asynchronous):
     def setup(self, federation: Federation) -> None:
         """Start with the first model alone."""
         super().setup(federation)
-        self.outbox = []
         #: The last models, by the number of results before them.
         self.models: dict[int, Tensor]
         self.add_state("models", {0: federation.model})
@@ -73,14 +72,14 @@ class SampledStaleness(Asynchronous):
         for number in range(self.uploads, self.uploads + self.cohort_size):
             # A resumed run may have a longer history than there are models.
             known = number + 1 - min(self.models)
-            staleness = int(self._rng.integers(min(known, self.history)))
-            client = int(self._rng.integers(self.federation.num_clients))
+            staleness = int(self.clients.rng.integers(min(known, self.history)))
+            client = int(self.clients.rng.integers(self.federation.num_clients))
             self._drawn.append((number, client, number - staleness))
         return (yield from super().play(tasks, server))
 
     @override
-    def _next_arrival(self, server: Server) -> int:
-        """Return the slot of the next result, having begun those whose model is there."""
+    def _next_arrival(self, server: Server) -> Flight:
+        """Return the flight of the next result, having begun those whose model is there."""
         self.models[self.uploads] = server.model
         self.models.pop(self.uploads - self.history, None)
         to_come: list[tuple[int, int, int]] = []
@@ -89,12 +88,12 @@ class SampledStaleness(Asynchronous):
                 to_come.append((number, client, model))
                 continue
             # A result's place in the order stands for the time at which it is due.
-            due = number + 1
-            self._fly(Flight(self._task(client), self.models[model], model, self.now, due))
+            self.clients.begin(client, self.models[model], stamp=model, due=number + 1)
         self._drawn = to_come
         # Every result's model is there by its turn.
-        self.now, _, slot = heapq.heappop(self.events)
-        return slot
+        flight = self.clients.next_event()
+        assert flight is not None
+        return flight
 
     @override
     def _free(self, clients: Collection[int]) -> None:
