@@ -262,18 +262,11 @@ class Counts(torch.optim.lr_scheduler.LRScheduler):
         return [0.1 / self.calls]
 
 
-def in_sequence(optimizer: Any) -> Any:
-    schedules = torch.optim.lr_scheduler
-    parts = [schedules.LambdaLR(optimizer, lambda step: 0.9**step), schedules.StepLR(optimizer, 2)]
-    return schedules.SequentialLR(optimizer, parts, [2])
-
-
 @pytest.mark.parametrize(
     "make",
     [
         lambda: EverySecond(lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1)),
         lambda: Scheduled(Counts),
-        lambda: Scheduled(in_sequence),
     ],
 )
 def test_a_schedule_of_the_users_own_sees_one_client_at_a_time(make: Any) -> None:

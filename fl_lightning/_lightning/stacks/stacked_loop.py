@@ -15,7 +15,6 @@ from lightning.pytorch.callbacks.timer import Timer
 from lightning.pytorch.core.module import _TORCHMETRICS_GREATER_EQUAL_0_9_1
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.utilities.model_helpers import is_overridden
-from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR
 from torchmetrics.wrappers import BootStrapper
 
 from fl_lightning._lightning.errors import CannotVectorize
@@ -99,12 +98,12 @@ class StackedLoop:
             yield "the optimizer holds a state before its first step"
         if self._loop.optimizers.by_step and is_overridden("lr_scheduler_step", module):
             yield f"{name} overrides `lr_scheduler_step`, which sees one model at a time after each step"
-        for scheduler in self._schedulers_by_step():
+        for scheduler in self.schedules_by_step():
             cause = _runs_own_code(scheduler)
             if cause is not None:
                 yield (
                     f"{type(scheduler).__name__} {cause} after each step, which sees one client at a time (torch's "
-                    "other schedules, and `SequentialLR` of them, are stacked)"
+                    "other schedules, `LambdaLR` and `SequentialLR` of them are stacked)"
                 )
         if (method := replaced_in_optimizer(optimizers[0])) is not None:
             yield f"the optimizer's `{method}` was replaced by another, which sees one model at a time"
@@ -122,7 +121,7 @@ class StackedLoop:
         own = getattr(callback, hook)
         return any(getattr(own, "__func__", own) is getattr(stock, hook) for stock in (*_COUNTING, CorrectsGradients))
 
-    def _schedulers_by_step(self) -> Iterator[Any]:
+    def schedules_by_step(self) -> Iterator[Any]:
         """Yield the schedules that step after a client's steps, also those that others are made of."""
         waiting = [config.scheduler for config in self._loop.optimizers.by_step]
         while waiting:
@@ -132,7 +131,7 @@ class StackedLoop:
 
     def changing_in_clients(self) -> set[int]:
         """Return the identities of the objects that hold learning rates which change from step to step."""
-        schedulers = list(self._schedulers_by_step())
+        schedulers = list(self.schedules_by_step())
         if not schedulers:
             return set()
         held: list[Any] = [*schedulers]
@@ -187,7 +186,6 @@ def _runs_own_code(scheduler: Any) -> str | None:
         return "is no schedule of torch's and is called"
     if {"step", "get_lr"} & vars(scheduler).keys():
         return "has another `step` or `get_lr` that is called"
-    calls_function = isinstance(scheduler, (LambdaLR, MultiplicativeLR))
-    if calls_function or getattr(scheduler, "_scale_fn_custom", None) is not None:
+    if getattr(scheduler, "_scale_fn_custom", None) is not None:
         return "calls a function of your own"
     return None

@@ -38,7 +38,7 @@ from torch._dynamo import config
 from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.errors import CannotVectorize
-from fl_lightning._lightning.stacks.recording import Logged
+from fl_lightning._lightning.stacks.recording import Keeper, Logged
 from fl_lightning._lightning.stacks.stacked_loop import StackedLoop
 from fl_lightning._lightning.stacks.watching import WatchedTrainer
 from fl_lightning.clients.state_vector import StateVector
@@ -79,7 +79,10 @@ _OPTIONS: dict[str, Any] = {
 #: How often a step may set the mode of a layer before its graph is that of the mode that it sets.
 _ATTEMPTS = 3
 #: What Dynamo calls a module, or its buffers.
-_OF_MODULES = re.compile(r"L\['module'\](\.(_modules|__dict__\['_modules'\])\['\w+'\])*(\._buffers|\._modules)?")
+_OF_MODULES = re.compile(
+    r"L\['module'\](\.(_modules|__dict__\['_modules'\])\['\w+'\])*"
+    r"(\._modules|\._buffers|\.__dict__\['_buffers'\]|\._non_persistent_buffers_set)?"
+)
 
 _function_numbers = count()
 
@@ -175,6 +178,10 @@ class CapturedStep:
         options: Any = {"guard_filter_fn": self._note_guards}
         compiled: Callable[..., Any] = torch.compile(function, backend=self._backend, fullgraph=True, options=options)
         return compiled
+
+    def kept_names(self) -> set[str]:
+        """Return the names of attributes in which steps keep something."""
+        return {known.name for known in self._metrics.known if isinstance(known, Keeper)}
 
     def begin_stack(self) -> None:
         """Look which metric objects the module has."""
@@ -351,9 +358,14 @@ class CapturedStep:
         modes = [part.training for part in parts]
         # Buffers that a step assigns become outputs of its graph.
         dicts_of_buffers = {id(part._buffers) for part in parts}
+        names = [(part._non_persistent_buffers_set, set(part._non_persistent_buffers_set)) for part in parts]
         for _ in range(_ATTEMPTS):
             before = [(held, dict(held)) for part in parts for held in _dicts_of(part)]
             loss = self._call_checked(compiled, batch, batch_idx)
+            # To assign a buffer, torch registers it again.
+            for held_names, own_names in names:
+                held_names.clear()
+                held_names.update(own_names)
             changed = _changes(before)
             others = [change for change in changed if change.name != "training"]
             if others:

@@ -207,7 +207,7 @@ def same(what: str, one: Tensor, other: Tensor, bound: float, size: float) -> No
         size: What else a difference is compared with; NaN counts as 0.
     """
     if one.numel() != other.numel():
-        raise CannotVectorize(f"{what} has another shape in a stack")
+        raise CannotVectorize(f"{what} has {one.numel()} values alone and {other.numel()} in a stack")
     if not one.numel():
         return
     one = one.detach().double().reshape(-1)
@@ -220,4 +220,8 @@ def same(what: str, one: Tensor, other: Tensor, bound: float, size: float) -> No
     # Two infinities are equal, and their difference is not a number.
     is_same = (difference <= bound * largest) | are_nan | (one == other)
     if not bool(is_same.all()):
-        raise CannotVectorize(f"{what} differs in a stack by {float(difference.max()):.1g}")
+        place = int(is_same.logical_not().int().argmax())
+        raise CannotVectorize(
+            f"{what} is {float(one[place]):.6g} alone and {float(other[place]):.6g} in a stack, where an operation of "
+            "the step computes something else"
+        )

@@ -21,6 +21,7 @@ from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.executors.compiler.capture import CapturedStep
 from fl_lightning.executors.compiler.check import Check
 from fl_lightning.executors.compiler.filled import WeightedSteps
+from fl_lightning.executors.compiler.schedule_functions import ScheduleFunctions
 from fl_lightning.executors.compiler.sizes import NotOfSamples
 from fl_lightning.executors.stack.batches import StackedBatch
 from fl_lightning.executors.stack.models import ModelStack
@@ -46,6 +47,7 @@ class StepRunner:
         self.captured = CapturedStep(stacked, training.vector)
         self.check = Check(self.captured, training.vector, mixed="mixed" in str(precision.precision))
         self.weighted = WeightedSteps(self.captured, self.check)
+        self.schedule_functions = ScheduleFunctions(stacked, self.captured.kept_names)
 
 
 class StackTraining:
@@ -141,7 +143,7 @@ class StackTraining:
                 ]
                 summed[:active] = [so_far] * active
             if schedules.by_step:
-                with training.loop.hidden_counters():
+                with training.loop.hidden_counters(), self._runner.schedule_functions.checked():
                     schedules.step_in_client(step + 1, self._batches_until(step, active))
                 stack.update.refresh()
         return summed

@@ -174,6 +174,7 @@ LONG = [
     Entry("groups in another order", lambda: WithOptimizer(reversed_groups)),
     Entry("two lists from configure_optimizers", lambda: WithOptimizer(lists)),
     Entry("warm-up and cosine by step", scheduled(warmup, "step")),
+    Entry("inverse root by step", scheduled(inverse_root, "step"), federated=TWO_EPOCHS),
     Entry("accumulates two batches", Classifier, trainer=TWICE),
     Entry(
         "accumulates three, two epochs",
@@ -184,7 +185,6 @@ LONG = [
     *one_by_one(
         Entry("LBFGS", plain(torch.optim.LBFGS, lr=0.1, max_iter=3)),
         Entry("own optimizer, value by value", plain(SignDescent, lr=0.01)),
-        Entry("inverse root by step", scheduled(inverse_root, "step"), federated=TWO_EPOCHS),
         Entry("optimizer_step warms up", WarmsUpByHand),
         Entry("rate by lr_scheduler_step", scheduled(exponential, "step", RateByHook), by_hand=False),
         Entry("step sets the learning rate", SetsRates),

@@ -1,0 +1,135 @@
+"""Functions of the user's that a schedule by steps calls are called once for a stack, if the step alone decides."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from helpers.stacked import Module, clients_of, linear
+from helpers.toys import quiet_trainer
+from torch import Tensor
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, MultiplicativeLR, SequentialLR
+
+from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning.executors import VectorizedExecutor
+
+
+class Scheduled(Module):
+    """Logs the rate of a schedule by steps, and keeps its last loss."""
+
+    def __init__(self, make: Callable[[Any, Scheduled], Any]) -> None:
+        super().__init__(linear())
+        self.make = make
+        self.warm_up = 4
+        self.last: Any = None
+        self.rates: list[float] = []
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        rate = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
+        self.rates.append(rate + 0 * loss.detach())
+        self.last = loss.detach()
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.2)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.make(optimizer, self), "interval": "step"}}
+
+
+def fit(make: Callable[[Any, Scheduled], Any], executor: Any) -> Scheduled:
+    module = Scheduled(make)
+    trainer = quiet_trainer(max_epochs=2, precision="64-true", callbacks=[FedAvg(1.0, executor=executor, seed=1)])
+    trainer.fit(module, datamodule=TensorDataModule(clients_of((6,), (8, 12, 6)), batch_size=4))
+    return module
+
+
+def ends_alike(make: Callable[[Any, Scheduled], Any]) -> str | None:
+    """Compare weights and rates with stacks and without; return why clients were not stacked."""
+    stacks = VectorizedExecutor()
+    alone = fit(make, "sequential")
+    stacked = fit(make, stacks)
+    for one, other in zip(alone.parameters(), stacked.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    assert [float(rate) for rate in stacked.rates] == pytest.approx([float(rate) for rate in alone.rates])
+    return stacks.cause
+
+
+def rises_and_falls(step: int, *, warm_up: int, total: int) -> float:
+    if step < warm_up:
+        return float(step) / float(max(1, warm_up))
+    progress = float(step - warm_up) / float(max(1, total - warm_up))
+    return max(0.0, 0.5 * (1.0 + math.cos(math.pi * progress)))
+
+
+class Halves:
+    def __call__(self, step: int) -> float:
+        return 0.5 ** (step // 2)
+
+
+def before_cosine(optimizer: Any, module: Scheduled) -> SequentialLR:
+    warm_up = LambdaLR(optimizer, lambda step: (step + 1) / 3)
+    return SequentialLR(optimizer, [warm_up, CosineAnnealingLR(optimizer, 8)], [2])
+
+
+STACKED: dict[str, Callable[[Any, Scheduled], Any]] = {
+    "of the step": lambda optimizer, module: LambdaLR(optimizer, lambda step: math.exp(-step / 5)),
+    "a partial function": lambda optimizer, module: LambdaLR(optimizer, partial(rises_and_falls, warm_up=3, total=12)),
+    "of the module's settings": lambda optimizer, module: LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / module.warm_up)
+    ),
+    "an object": lambda optimizer, module: LambdaLR(optimizer, Halves()),
+    "factors": lambda optimizer, module: MultiplicativeLR(optimizer, lambda step: 0.9),
+    "before another": before_cosine,
+}
+
+
+@pytest.mark.parametrize("make", STACKED.values(), ids=STACKED.keys())
+def test_functions_of_the_step_are_stacked(make: Callable[[Any, Scheduled], Any]) -> None:
+    assert ends_alike(make) is None
+
+
+def test_each_client_walks_the_rates_of_a_function() -> None:
+    rates = fit(STACKED["an object"], "vectorized").rates
+    # Clients take 2, 3 and 2 steps; a round's stretch is 3 steps, the mean rounded up.
+    firsts = [0.2, 0.2, 0.2, 0.2, 0.1, 0.2, 0.2]
+    # In the second round the client of 3 steps is the first.
+    seconds = [0.1, 0.05, 0.05, 0.1, 0.05, 0.1, 0.05]
+    assert [float(rate) for rate in rates] == pytest.approx(firsts + seconds)
+
+
+def counting(optimizer: Any, module: Scheduled) -> LambdaLR:
+    calls = [0]
+
+    def function(step: int) -> float:
+        calls[0] += 1
+        return 1 / calls[0]
+
+    return LambdaLR(optimizer, function)
+
+
+REFUSED: dict[str, tuple[Callable[[Any, Scheduled], Any], str]] = {
+    "counts its calls": (counting, "changes something"),
+    "reads counts": (
+        lambda optimizer, module: LambdaLR(optimizer, lambda step: 1 / (1 + module.global_step)),
+        "global_step",
+    ),
+    "reads weights": (
+        lambda optimizer, module: LambdaLR(optimizer, lambda step: float(module.layers[0].weight.norm())),
+        "reads what the steps",
+    ),
+    "reads what a step keeps": (
+        lambda optimizer, module: LambdaLR(optimizer, lambda step: 1.0 if module.last is None else 0.5),
+        "reads what the steps",
+    ),
+    "draws": (lambda optimizer, module: LambdaLR(optimizer, lambda step: random.random()), "random"),
+}
+
+
+@pytest.mark.parametrize(("make", "cause"), REFUSED.values(), ids=REFUSED.keys())
+def test_other_functions_train_one_after_the_other(make: Callable[[Any, Scheduled], Any], cause: str) -> None:
+    assert cause in str(ends_alike(make))
