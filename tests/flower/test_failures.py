@@ -14,13 +14,14 @@ pytest.importorskip("flwr")
 
 from helpers.listed import Listed
 from helpers.marks import with_marks
-from helpers.sites import Make, Sites, kept_in_simulation, simulate
+from helpers.sites import Make, Sites, kept_in_simulation, net, simulate
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fl_lightning import IFCA, Ditto, FedAvg, FedBABU, FedDyn, FedPer, FedProto, RADFed
 from fl_lightning.parts import ActiveSampler, ImportanceSampler, Oort, PowerOfChoice, TierSampler, TopK, VirtualClock
 
 ALL = [0, 1, 2]
+WITH_MOMENTUM = partial(net, momentum=0.9)
 KEEPING: dict[str, Make] = {
     "FedPer": partial(FedPer, "head"),
     "Ditto": partial(Ditto, 0.5),
@@ -29,6 +30,7 @@ KEEPING: dict[str, Make] = {
     "error feedback": lambda **more: FedAvg(exchange=TopK(0.3), **more),
     "IFCA": partial(IFCA, 2),
     "FedProto": FedProto,
+    "optimizers": partial(FedAvg, optimizer_state="kept"),
 }
 #: Methods whose server goes on with a state of its own: clusters, prototypes, what samplers know of clients.
 CLOCK = VirtualClock([3.0, 2.0, 1.0])
@@ -40,6 +42,7 @@ GOING_ON: dict[str, Make] = {
     "power of choice": lambda **more: FedPer("head", sampler=PowerOfChoice(1, 2), **more),
     "AFL": lambda **more: FedAvg(sampler=ActiveSampler(2), **more),
     "Oort": lambda **more: FedAvg(sampler=Oort(2, CLOCK), **more),
+    "optimizers": partial(FedAvg, 1.0, optimizer_state="kept"),
     "TiFL": lambda **more: FedAvg(sampler=TierSampler(1, CLOCK, num_tiers=2, interval=2), **more),
     "RADFedi": lambda **more: RADFed(2, sampler=ImportanceSampler(2), **more),
 }
@@ -49,10 +52,13 @@ GOING_ON: dict[str, Make] = {
 def test_a_client_that_answers_too_late_has_dropped_out_and_takes_its_round_back(name: str) -> None:
     method = KEEPING[name]
     sites = Sites(
-        partial(method, sampler=Listed(ALL, ALL, ALL)), silent=lambda client, number: (client, number) == (1, 1)
+        partial(method, sampler=Listed(ALL, ALL, ALL)),
+        WITH_MOMENTUM,
+        silent=lambda client, number: (client, number) == (1, 1),
     )
     deployed = sites.fit(rounds=3)
-    simulated = simulate(partial(method, sampler=Listed(ALL, [0, 2], ALL)), rounds=3)
+    expected_method = partial(method, sampler=Listed(ALL, [0, 2], ALL))
+    simulated = simulate(expected_method, rounds=3, module=WITH_MOMENTUM())
 
     assert torch.equal(deployed.algorithm.server.model, simulated.algorithm.server.model)
     for client in ALL:
@@ -145,13 +151,13 @@ def test_a_server_that_is_started_again_goes_on_from_its_checkpoint_with_the_sam
 ) -> None:
     method = GOING_ON[name]
     saved = {"callbacks": [ModelCheckpoint(tmp_path, save_last=True)], "enable_checkpointing": True}
-    expected = simulate(method, rounds=3).algorithm
-    first = Sites(method, state_dir=tmp_path / "sites")
+    expected = simulate(method, rounds=3, module=WITH_MOMENTUM()).algorithm
+    first = Sites(method, WITH_MOMENTUM, state_dir=tmp_path / "sites")
     first.fit(rounds=2, **saved)
     # Clients have trained in a third round, whose answers a server took that was killed before it could save them.
-    late = Sites(method, state_dir=tmp_path / "sites")
+    late = Sites(method, WITH_MOMENTUM, state_dir=tmp_path / "sites")
     late.fit(rounds=3, ckpt_path=str(tmp_path / "last.ckpt"))
-    again = Sites(method, state_dir=tmp_path / "sites")
+    again = Sites(method, WITH_MOMENTUM, state_dir=tmp_path / "sites")
     resumed = again.fit(rounds=3, ckpt_path=str(tmp_path / "last.ckpt")).algorithm
     assert torch.equal(resumed.server.model, expected.server.model)
     assert resumed.report == expected.report
