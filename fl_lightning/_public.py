@@ -15,6 +15,7 @@ from fl_lightning.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fl_lightning.algorithms.fedprox import FedProx
 from fl_lightning.algorithms.lora import FedLoRA
 from fl_lightning.algorithms.losses import MOON, FedDecorr, FedLC, FedNTD, FedProto, FedRoD, FedSAM
+from fl_lightning.algorithms.mime import Mime, MimeLite
 from fl_lightning.algorithms.personal import (
     APFL,
     IFCA,
@@ -112,6 +113,8 @@ __all__ = [
     "ImportanceSampler",
     "LGFedAvg",
     "Local",
+    "Mime",
+    "MimeLite",
     "PFedMe",
     "Participation",
     "PerFedAvg",

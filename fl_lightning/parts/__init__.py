@@ -62,6 +62,7 @@ from fl_lightning.parts.objectives.losses import (
 from fl_lightning.parts.objectives.measured import MeasuredLoss
 from fl_lightning.parts.objectives.proximal import Proximal
 from fl_lightning.parts.objectives.several_points import MetaLearning, ModelMixture, MoreauEnvelope, SharpnessAware
+from fl_lightning.parts.objectives.shared_momentum import SharedMomentum
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.round import Round
 from fl_lightning.parts.run import Run
@@ -74,6 +75,7 @@ from fl_lightning.parts.schedules.asynchronous import Asynchronous
 from fl_lightning.parts.schedules.base import Schedule
 from fl_lightning.parts.schedules.calibration import PAPER_STALENESS, calibrate_staleness
 from fl_lightning.parts.schedules.clusters import Clusters
+from fl_lightning.parts.schedules.gradient_first import GradientFirst
 from fl_lightning.parts.schedules.own_models import AdaptiveStart, FineTuning, ProximalModels
 from fl_lightning.parts.schedules.personal_first import PersonalFirst
 from fl_lightning.parts.schedules.redistribution import Redistribution
@@ -130,6 +132,7 @@ __all__ = [
     "Frozen",
     "GaussianAttack",
     "GeometricMedian",
+    "GradientFirst",
     "ImportanceSampler",
     "InnerProductManipulation",
     "Krum",
@@ -178,6 +181,7 @@ __all__ = [
     "SecureAggregation",
     "Server",
     "ServerOptimizer",
+    "SharedMomentum",
     "SharpnessAware",
     "SignFlipping",
     "SignSGD",

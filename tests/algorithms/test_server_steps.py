@@ -134,3 +134,42 @@ def test_diloco_with_the_arguments_of_fedavg_and_one_step_of_sgd_moves_along_the
         velocity = d if velocity is None else 0.9 * velocity + d
         expected -= 0.7 * (d + 0.9 * velocity)
     assert w == pytest.approx(expected, abs=1e-14)
+
+
+@pytest.mark.parametrize("make", [fl.Mime, fl.MimeLite])
+def test_mime_steps_with_the_server_s_momentum_of_mean_gradients(make: Callable[..., Any]) -> None:
+    a, c, beta, lr = [1.0, 4.0], [0.0, 1.0], 0.9, 0.1
+    callback = make(1.0, local_steps=2)
+    w = float(fit_quadratic(callback, Quadratic(lr, start=0.5), quadratic_clients(a, c), rounds=3))
+    expected, s = 0.5, 0.0
+    for _ in range(3):
+        at_x = [ak * (expected - ck) for ak, ck in zip(a, c, strict=True)]
+        mean = sum(at_x) / 2
+        ends = []
+        for k in (0, 1):
+            y = expected
+            for _ in range(2):
+                g = a[k] * (y - c[k])
+                if make is fl.Mime:
+                    g += mean - at_x[k]
+                y -= lr * ((1 - beta) * g + beta * s)
+            ends.append(y)
+        s = (1 - beta) * mean + beta * s
+        expected = sum(ends) / 2
+    assert w == pytest.approx(expected, abs=1e-14)
+    assert float(callback.algorithm.objective.momentum) == pytest.approx(s, abs=1e-14)
+
+
+def test_mimelite_without_momentum_is_fedavg() -> None:
+    clients = quadratic_clients([1.0, 2.0], [1.0, -1.0])
+    lite = float(fit_quadratic(fl.MimeLite(1.0, momentum=0.0), Quadratic(0.1), clients, rounds=3))
+    assert lite == pytest.approx(float(fit_quadratic(fedavg(), Quadratic(0.1), clients, rounds=3)), abs=1e-15)
+
+
+def test_mime_names_what_it_cannot_have() -> None:
+    clients = clients_that_reach([[4.0, 1.0], [-4.0, 1.0]], [1, 1])
+    with pytest.raises(ValueError, match="all parameters to travel"):
+        callback = fl.Mime(1.0, exchange=parts.PersonalParameters("*"))
+        fit_quadratic(callback, Quadratic(1.0, start=[0.0, 0.0]), clients, rounds=1)
+    with pytest.raises(ValueError, match="algorithm's objective"):
+        fl.Federated(1.0, schedule=parts.GradientFirst(objective=parts.SharedMomentum()))

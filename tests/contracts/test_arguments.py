@@ -244,7 +244,7 @@ REFUSED = {
 OBJECTS = (
     fl.Participation(dropout=0.1), fl.UniformSampler(2), parts.Median(), parts.Momentum(0.9), fl.Proximal(0.1),
     fl.Clip(1.0), parts.Bucketing(), fl.VirtualClock(10), fl.SampleSplit(), SequentialExecutor(),
-    parts.DynamicRegularizer(0.1), parts.MeasuredLoss(), PARTITION, GRAPH,
+    parts.DynamicRegularizer(0.1), parts.MeasuredLoss(), parts.SharedMomentum(), PARTITION, GRAPH,
 )  # fmt: skip
 
 

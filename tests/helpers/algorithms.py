@@ -149,6 +149,8 @@ STACKED: dict[str, Make] = {
 ONE_BY_ONE: dict[str, Make] = {
     "Local": lambda **k: fl.Local(4, **k),
     "FedAvg-kept-mapped": lambda **k: fl.FedAvg(4, optimizer_state="kept", state_dir="states", **k),
+    "Mime": lambda **k: fl.Mime(4, **k),
+    "MimeLite": lambda **k: fl.MimeLite(4, **k),
     "DiLoCo": lambda **k: fl.DiLoCo(4, local_steps=3, **k),
     "Ditto-kept": lambda **k: fl.Ditto(0.5, 4, optimizer_state="kept", **k),
     "RADFed-kept": lambda **k: fl.RADFed(3, 4, optimizer_state="kept", **k),

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from contracts.referee.fitting import Training, rows
-from contracts.referee.module import LR, SIZES, TRAIN, State, forward
+from contracts.referee.module import BATCH_SIZE, LR, SIZES, TRAIN, State, forward
 from contracts.referee.rounds import SGD, SPEEDS, Loss, MustRefuse, Referee, Report, copy, flat, mean, unflat
 from torch import Tensor
 from torch.nn import functional as F
@@ -675,6 +675,74 @@ class Remembered(Referee):
         self.server = merged
 
 
+class Mimic(Referee):
+    """Mime with momentum, eq. (86)-(88): s stays as it is in a round, and gradients are corrected."""
+
+    beta = 0.9
+    corrected = True
+    #: How often a step passes its batch through.
+    passes = 2
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        if self.kept:
+            raise MustRefuse("s and c are of the whole model")
+        self.s = {name: torch.zeros_like(self.first[name]) for name in self.travels}
+        self.c = copy(self.s)
+
+    def play_round(self, number: int) -> None:
+        trainings = self.of_phase(number, 0)
+        received = {training.client: self.receive(training.client) for training in trainings}
+        self.held = {}
+        gradients = [self.full_gradient(state, client) for client, state in received.items()]
+        self.c = mean(gradients, [1.0] * len(gradients))
+        reports = [self.visit(training, received[training.client]) for training in trainings]
+        size = 64 * self.count(self.travels) * len(reports)
+        self.bits_down += size * (2 if self.corrected else 1)
+        self.bits_up += size
+        self.server = self.average(reports, [1.0] * len(reports))
+        for name in self.travels:
+            self.s[name] = (1 - self.beta) * self.c[name] + self.beta * self.s[name]
+
+    def full_gradient(self, state: State, client: int) -> State:
+        x, y = TRAIN[client]
+        leaves = {name: tensor.detach().clone() for name, tensor in state.items()}
+        for name in self.travels:
+            leaves[name].requires_grad_()
+        total: Any = 0.0
+        for inputs, targets in zip(x.split(BATCH_SIZE), y.split(BATCH_SIZE), strict=True):
+            features, logits, _ = forward(leaves, inputs, train=False)
+            total = total + len(targets) / len(y) * self.loss(features, logits, targets)
+        gradients = torch.autograd.grad(total, [leaves[name] for name in self.travels])
+        return dict(zip(self.travels, gradients, strict=True))
+
+    def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
+        w = copy(received)
+        optimizer = self.optimizer_of(training)
+        rates = self.rates(training, self.steps_of(training))
+        for places, lr in zip(training.batches[:: self.passes], rates, strict=True):
+            x, y = rows(training.client, places)
+            g, new = self.gradient(w, x, y, self.trained)
+            w.update(new)
+            if self.corrected:
+                there = {**w, **self.only(received, self.trained)}
+                at_x, new = self.gradient(there, x, y, self.trained)
+                w.update(new)
+                g = {name: g[name] - at_x[name] + self.c[name] for name in self.trained}
+            optimizer.step(w, {name: (1 - self.beta) * g[name] + self.beta * self.s[name] for name in self.trained}, lr)
+        return w, rates
+
+    def steps_of(self, training: Training) -> int:
+        return len(training.batches) // self.passes
+
+
+class MimicLite(Mimic):
+    """MimeLite: without the correction."""
+
+    corrected = False
+    passes = 1
+
+
 class ServerSteps(Referee):
     """FedAvg whose server takes a step along the mean's difference."""
 
@@ -890,6 +958,8 @@ METHODS: dict[str, Method] = {
             "server": parts.TorchServer(torch.optim.SGD, 0.7, momentum=0.9, nesterov=True),
         },
     ),
+    "Mime": Method(fl.Mime, Mimic),
+    "MimeLite": Method(fl.MimeLite, MimicLite),
     "FedAvgM": Method(lambda **k: fl.FedAvgM(0.9, **k), ServerMomentum, lambda: {"server": parts.Momentum(0.9)}),
     "FedAdagrad": Method(fl.FedAdagrad, ServerAdagrad, lambda: {"server": parts.Adaptive("adagrad")}),
     "FedAdam": Method(fl.FedAdam, ServerAdam, lambda: {"server": parts.Adaptive("adam")}),
