@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import runpy
 import shlex
 import signal
@@ -67,9 +66,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if name == "fit":
             with ends_by_error():
                 return _fit(arguments)
-        if name == "describe":
-            # Its options are the arguments of classes.
-            arguments = [_with_underscores(word) for word in arguments]
         place = arguments.index("--") if "--" in arguments else len(arguments)
         own = arguments[:place]
         further = arguments[place + 1 :]
@@ -86,15 +82,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (ValueError, TypeError, OSError, RuntimeError) as error:
             print_error(error)
             return 1
-
-
-def _with_underscores(word: str) -> str:
-    """Return ``--num_clients=2-4`` for ``--num-clients=2-4``; what is no option stays."""
-    option = re.match(r"--[\w-]+", word)
-    if option is None:
-        return word
-    name = option[0].removeprefix("--")
-    return f"--{name.replace('-', '_')}{word[option.end() :]}"
 
 
 def make_parser(arguments: Sequence[str]) -> Parser:

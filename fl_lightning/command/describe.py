@@ -33,7 +33,7 @@ def add_arguments(parser: Parser, arguments: Sequence[str]) -> None:
     )
     parser.add_argument("--split", choices=list(_classes("split")), help="of the samples or clients; default: client")
     parser.add_argument("--output", type=str, metavar="DIR", help="folder for partition.png and partition.html")
-    parser.add_argument("--max_clients", type=int, metavar="N", help="most clients in the figure; default: 100")
+    parser.add_argument("--max-clients", type=int, metavar="N", help="most clients in the figure; default: 100")
     parser.add_argument("--overwrite", action="store_true", help="replace another report in DIR")
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for name in ("--partitioner", "--split"):
@@ -47,6 +47,16 @@ def add_arguments(parser: Parser, arguments: Sequence[str]) -> None:
             names = _argument_names(found)
             parser.add_class_arguments(found, skip=known & names)
             known |= names
+    _write_with_hyphens(parser)
+
+
+def _write_with_hyphens(parser: Parser) -> None:
+    """Let options be typed with hyphens, as help then writes them; those with underscores stay known."""
+    by_option = parser._option_string_actions
+    for option, action in list(by_option.items()):
+        typed = option.replace("_", "-")
+        by_option[typed] = action
+        action.option_strings = [each.replace("_", "-") for each in action.option_strings]
 
 
 def describe(options: Namespace) -> int:

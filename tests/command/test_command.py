@@ -160,7 +160,7 @@ TYPOS = {
     "run mnist_metods": ["mnist_methods"],
     "run mine": ["Did you mean mine.yaml?"],
     "sweep xyz.yaml": ["cifar_fedadam"],
-    "describe digits --partitioner iid --num-cliens 9": ["--num_clients"],
+    "describe digits --partitioner iid --num-cliens 9": ["--num-clients"],
     "run mnist_methods --workers -1": ["workers"],
     "run mnist_methods --checkpoint-seconds nan": ["checkpoint_seconds"],
     "run mnist_methods --dry-run --methods X": ["methods"],

@@ -42,9 +42,9 @@ def test_every_data_set_and_partitioner_has_options(capsys: pytest.CaptureFixtur
     assert data is not None and partitioners is not None
     assert {"cifar10", "digits"} <= set(data[1].split(","))
     for name in data[1].split(","):
-        assert "--batch_size" in help_of(name, capsys=capsys)
+        assert "--batch-size" in help_of(name, capsys=capsys)
     for name in partitioners[1].split(","):
-        assert "--num_clients" in help_of("digits", "--partitioner", name, "--split", "client", capsys=capsys)
+        assert "--num-clients" in help_of("digits", "--partitioner", name, "--split", "client", capsys=capsys)
 
 
 def test_errors_name_the_argument(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

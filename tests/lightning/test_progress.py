@@ -101,6 +101,23 @@ def test_rich_fills_one_bar_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.search(r"client:\s+3/3", plain)
 
 
+def test_metrics_have_room_beside_the_rich_bar_on_a_terminal_of_80_columns() -> None:
+    class Longer(Shown):
+        def validation_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("val_f1_of_all_clients", 0.5, prog_bar=True)
+
+    text = io.StringIO()
+    bar = RichProgressBar(console_kwargs={"file": text, "force_terminal": True, "width": 80})
+    train_federatedly(
+        Longer(), clients_of(*SIZES), callbacks=[bar], enable_progress_bar=True, max_epochs=3, val=samples(4)
+    )
+    lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue()).splitlines()
+    last = [line for line in lines if line.startswith("Round 3 of 3")][-1]
+    # The first line of the metrics holds more than one of them.
+    assert re.search(r"8/8 +client: +3/3 +\S+", last)
+    assert len(last) <= 80
+
+
 def test_an_asynchronous_rounds_bar_ends_at_the_batches_that_were_trained() -> None:
     # the round guesses 3 batches a client, the mean; its two results are of the clients with 1 and 2 batches
     bar, algorithm = Noted(), FedBuff(2, 2, speeds=[100, 90, 5], local_epochs=1, concurrency=3)

@@ -9,10 +9,15 @@ from typing import TypeVar
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks.progress import RichProgressBar, TQDMProgressBar
+from lightning.pytorch.callbacks.progress.rich_progress import CustomTimeColumn, ProcessingSpeedColumn
+from rich.progress import BarColumn, Progress
 from tqdm.auto import tqdm
 
 from fl_lightning.words import duration
 
+#: On a terminal of fewer columns the metrics need the room of what the name of a round says too.
+_NARROW = 100
+_SHORT_BAR = 10
 #: So many rounds, the latest, tell how long the rounds to come will take.
 _LATEST = 20
 Item = TypeVar("Item")
@@ -39,6 +44,7 @@ class RoundBar:
         if isinstance(bar, TQDMProgressBar):
             bar.train_progress_bar.set_description_str(self._describe(number))
         elif bar is not None and bar.progress is not None and bar.train_progress_bar_id is not None:
+            _make_room_for_metrics(bar.progress)
             bar.progress.update(bar.train_progress_bar_id, description=self._describe(number))
 
     def end_round(self, batches: int) -> None:
@@ -59,6 +65,19 @@ class RoundBar:
             return f"Round {number} of {rounds}"
         pace = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
         return f"Round {number} of {rounds}, {duration(pace * (rounds - number + 1))} left"
+
+
+def _make_room_for_metrics(progress: Progress) -> None:
+    """Leave out times and speed on a narrow terminal, where the metrics would get 12 of 80 columns."""
+    if progress.console.width >= _NARROW:
+        return
+    kept = []
+    for column in progress.columns:
+        if isinstance(column, BarColumn):
+            column.bar_width = _SHORT_BAR
+        if not isinstance(column, (CustomTimeColumn, ProcessingSpeedColumn)):
+            kept.append(column)
+    progress.columns = tuple(kept)
 
 
 def with_progress(trainer: pl.Trainer, items: Sequence[Item], what: str) -> Iterator[Item]:
