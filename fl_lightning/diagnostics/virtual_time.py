@@ -50,7 +50,7 @@ class VirtualTime(RoundObserver):
             raise ValueError(
                 f"{type(callback).__name__} logs its virtual time as `fed/virtual_time`, too. Leave VirtualTime out."
             )
-        self.clock.setup(loop_of(trainer).federation())
+        self.clock.setup(callback.algorithm.federation)
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Add the round's time."""

@@ -35,7 +35,8 @@ _FOREVER = 2**200
 class VirtualClock(ShowsArguments):
     """How long each client's tasks take, in units of virtual time.
 
-    A task takes ``work / speed + delay``, and a random part up to ``jitter``. Times are whole numbers of ticks whose
+    A task takes ``work / speed + delay``, the time of its messages if there is a ``bandwidth``, and a random part up to
+    ``jitter``. Times are whole numbers of ticks whose
     length divides every duration, so that times which are equal compare equal: with speeds 100 and 50 the second
     client's first task ends with the first one's second. Where no such tick is coarser than 1e-12, as with hundreds
     of random speeds, durations are rounded to a billionth of the shortest one.
@@ -46,6 +47,10 @@ class VirtualClock(ShowsArguments):
         work: Units of a task: a number, ``"samples"`` for the samples that local training goes through, or ``"steps"``
             for its batches.
         delay: Time that a model travels, both ways together: for all clients, or one number each.
+        bandwidth: Bits that a client receives per unit of virtual time: for all clients, or one number each; greater
+            than 0. A message has the bits that ``Communication`` counts, as compression leaves them, without single
+            numbers, and with all buffers that travel. ``None``: messages take no time.
+        upload_bandwidth: The same of the way up; as ``bandwidth`` if ``None``.
         jitter: Largest random addition to a task's time, drawn uniformly for each task.
         dropout: Chance that a task's result is lost. Its client then gets the newest model.
         online: When clients are available: (from, until) in virtual time, by client. The others always are. A client
@@ -53,14 +58,16 @@ class VirtualClock(ShowsArguments):
         seed: Seed of drawn speeds, jitter and drop-out; the run's seed if ``None``.
 
     Raises:
-        ValueError: If an argument is out of its range; when the fit begins, if there is not one speed for each client,
-            or ``online`` is of a client that does not exist.
+        ValueError: If an argument is out of its range, or ``upload_bandwidth`` is given alone; when the fit begins, if
+            there is not one speed for each client, or ``online`` is of a client that does not exist.
     """
 
     speeds: Speeds = 100
     _: KW_ONLY
     work: Positive | Literal["samples", "steps"] = 100
     delay: NotNegative | Sequence[NotNegative] = 0
+    bandwidth: Positive | Sequence[Positive] | None = None
+    upload_bandwidth: Positive | Sequence[Positive] | None = None
     jitter: NotNegative = 0.0
     dropout: Annotated[float, "[0, 1)"] = 0.0
     online: Windows | None = None
@@ -68,6 +75,10 @@ class VirtualClock(ShowsArguments):
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.upload_bandwidth is not None and self.bandwidth is None:
+            raise ValueError(
+                f"`upload_bandwidth` must be given with `bandwidth`, got {self.upload_bandwidth!r} alone. Give both."
+            )
         check("`online`", list(self.online or ()), Sequence[Natural])
         for client, given in (self.online or {}).items():
             windows = sorted(check("`online`", given, Sequence[Sequence[float]]))
@@ -137,7 +148,10 @@ class VirtualClock(ShowsArguments):
         works = _each("work", federation.local_work(work) if isinstance(work, str) else work, number)
         paces = _each("speeds", speeds, number)
         delays = _each("delay", self.delay, number)
-        exact = [units / pace + wait for units, pace, wait in zip(works, paces, delays, strict=True)]
+        transfers = self._transfers(federation)
+        exact: list[Fraction] = []
+        for units, pace, wait, transfer in zip(works, paces, delays, transfers, strict=True):
+            exact.append(units / pace + wait + transfer)
 
         # Durations, and times at which clients come and go, are whole numbers of ticks.
         times = list(exact)
@@ -149,6 +163,17 @@ class VirtualClock(ShowsArguments):
         self._windows: dict[int, list[tuple[int, int]]] = {}
         for client, windows in online.items():
             self._windows[client] = sorted((self._ticks(begin), self._ticks(end)) for begin, end in windows)
+
+    def _transfers(self, federation: Federation) -> list[Fraction]:
+        """Return how long each client's messages take, both ways together."""
+        number = federation.num_clients
+        if self.bandwidth is None:
+            return [Fraction(0)] * number
+        upload_bandwidth = self.bandwidth if self.upload_bandwidth is None else self.upload_bandwidth
+        down = _each("bandwidth", self.bandwidth, number)
+        up = _each("upload_bandwidth", upload_bandwidth, number)
+        bits_down, bits_up = federation.message_bits()
+        return [bits_down / rate_down + bits_up / rate_up for rate_down, rate_up in zip(down, up, strict=True)]
 
     def duration(self, client: int, number: int, share: Fraction | int = 1) -> int:
         """Return how many ticks a client's task takes.

@@ -128,6 +128,11 @@ def _no_local_work(kind: str) -> Sequence[int]:
     return []
 
 
+def _no_messages() -> tuple[int, int]:
+    """Return the bits of no message each way."""
+    return 0, 0
+
+
 def _no_optimizer_state() -> OptimizerState:
     """Return what optimizers hold that hold nothing."""
     return OptimizerState(torch.zeros(0), torch.zeros(0))
@@ -150,6 +155,7 @@ class Federation:
         gather: Returns the object of every process, in the order of ranks; call it on all of them.
         local_work: Returns the ``"samples"`` that each client's local training goes through, or its ``"steps"``
             (batches), shape ``(K,)``.
+        message_bits: Returns the bits of a message to a client and of its answer.
         optimizer_state: Returns what a client's optimizers hold before its first step; ``ValueError`` if they hold more
             than vectors can.
         replicates: Whether every process keeps the vectors of all clients.
@@ -167,6 +173,7 @@ class Federation:
     sum_over_ranks: Callable[[Tensor], Tensor] = _sum_alone
     gather: Callable[[Any], list[Any]] = _gather_alone
     local_work: Callable[[str], Sequence[int]] = _no_local_work
+    message_bits: Callable[[], tuple[int, int]] = _no_messages
     optimizer_state: Callable[[], OptimizerState] = _no_optimizer_state
     replicates: bool = False
     max_rounds: int | None = None
@@ -179,6 +186,7 @@ class Federation:
             "sum_over_ranks": _sum_alone,
             "gather": _gather_alone,
             "local_work": _no_local_work,
+            "message_bits": _no_messages,
             "optimizer_state": _no_optimizer_state,
         }
         return {**self.__dict__, **alone}

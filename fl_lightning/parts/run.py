@@ -143,7 +143,11 @@ class Run:
                 f"{exchange.members[1:]} none travels. To let each client train alone give "
                 '`PersonalParameters("*")`.'
             )
-        self.federation = replace(federation, traveling=None if len(traveling) == len(names) else traveling)
+        self.federation = replace(
+            federation,
+            traveling=None if len(traveling) == len(names) else traveling,
+            message_bits=self._message_bits,
+        )
         self.parts = walk(*algorithm.parts.values())
 
         # Results are merged, and these parts called, on all processes alike, so all processes keep their vectors.
@@ -159,6 +163,10 @@ class Run:
                 part.federation = self.federation
             else:
                 part.begin_fit(replace(self.federation, replicates=circulates or id(part) in alike))
+
+    def _message_bits(self) -> tuple[int, int]:
+        """Return the bits of a message to a client and of its answer, once the exchanges have begun."""
+        return Books(self.algorithm, self.federation, self._travels).message_bits()
 
     def _travels(self, name: str) -> bool:
         """Return whether a parameter or buffer is sent at all."""

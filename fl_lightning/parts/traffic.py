@@ -58,6 +58,18 @@ class Books:
         names = self._federation.names
         return self._federation.layout.payload(place for place in places if self._travels(names[place]))
 
+    def message_bits(self) -> tuple[int, int]:
+        """Return the bits of a message to a client and of its answer, with all buffers that travel.
+
+        Which buffers training changes, and so :meth:`count` counts, is known only when clients have trained.
+        """
+        layout = self._federation.layout
+        buffers = self._message(range(layout.num_trained, len(layout.names)))
+        further_vectors = self._algorithm.objective.vectors_sent - 1
+        besides = buffers.bits + further_vectors * self.payload.bits
+        down = self._algorithm.chain.payload_down(self.payload)
+        return down.bits + besides, self.left_out.bits + besides
+
     def count(self, report: RoundReport, changing: Iterable[str]) -> None:
         """Add the messages of a round.
 

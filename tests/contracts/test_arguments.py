@@ -210,6 +210,9 @@ KINDS: dict[str, Kind] = {
     "mixed pattern": only("head", ["a"], wrong=(3, "", [""], None)),
     "personal_parameters": only(fl.PersonalParameters("x"), wrong=(3, "x", None)),
     "schedule": only(parts.Synchronous(), parts.Asynchronous(fl.VirtualClock(10)), None, wrong=(3, parts.Mixing())),
+    "bandwidth upload_bandwidth": only(
+        None, 1, 0.5, [0.5, 1], np.arange(1, 3), wrong=(0, -1, NAN, INF, "x", [0.0], [-1.0])
+    ),
     "speeds": only(
         10, 0.5, [1.0, 2.0], lambda n, rng: [1.0] * n, wrong=(0, -1, NAN, "x", [0.0], [NAN], torch.tensor(1.0))
     ),
@@ -226,6 +229,7 @@ OTHERS = {name: kind for names, kind in KINDS.items() for name in names.split()}
 #: What else is given, where the one argument alone means nothing or takes long.
 GIVEN: dict[str, dict[str, Any]] = {
     "DifferentialPrivacy": {"noise_multiplier": 1.0},
+    "VirtualClock": {"bandwidth": 1.0},
     "ImageDataModule": {"augment": True},
     "MobileNetV2Classifier": {"weights": None},
     "ConvNetClassifier": {"channels": (2,)},
