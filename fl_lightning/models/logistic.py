@@ -33,6 +33,8 @@ class LogisticRegressionClassifier(MLPClassifier):
         l2: Strength of the penalty on the weights.
         bias: Whether there is a bias.
         optimizer: ``"sgd"`` or ``"adam"``.
+        sigmoid: Whether the cross-entropy takes sigmoids of the outputs in place of the outputs, as the logistic
+            regression of FedML and FLUTE does. Its loss stays above ``log(1 + (C - 1) / e)`` for C classes.
 
     Raises:
         ValueError: If ``l2`` is negative, ``optimizer`` is neither of the two, or Adam is given a ``momentum``.
@@ -54,12 +56,14 @@ class LogisticRegressionClassifier(MLPClassifier):
         l2: NotNegative = 0.0,
         bias: bool = True,
         optimizer: Literal["sgd", "adam"] = "sgd",
+        sigmoid: bool = False,
     ) -> None:
         super().__init__(in_features, (), num_classes, lr, momentum, weight_decay, metrics)
         if optimizer == "adam" and momentum != 0:
             raise ValueError(f"`momentum` must be 0 with `optimizer='adam'`, which does not use it, got {momentum!r}.")
         self.l2 = l2
         self.optimizer_name = optimizer
+        self.sigmoid = sigmoid
         linear = nn.Linear(in_features, num_classes, bias)
         nn.init.zeros_(linear.weight)
         if bias:
@@ -70,6 +74,11 @@ class LogisticRegressionClassifier(MLPClassifier):
     def weight(self) -> Tensor:
         """The weights W, shape (num_classes, in_features)."""
         return cast(nn.Linear, self.layers[-1]).weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the cross-entropy takes, shape (batch, num_classes), for ``x`` of shape (batch, ...)."""
+        outputs = super().forward(x)
+        return outputs.sigmoid() if self.sigmoid else outputs
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Return the objective on a batch ``(x, y)``: mean cross-entropy plus penalty."""

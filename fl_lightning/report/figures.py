@@ -273,7 +273,7 @@ def agreement(results: Results) -> Iterator[Picture]:
 
 def draw_agreement(results: Results, data: str, pairs: Sequence[Pair]) -> Figure:
     """Draw the scores here over published ones: a colour for each method, a mark for each source."""
-    figure = Figure(figsize=(4.6, 3.6))
+    figure = Figure()
     axes = figure.subplots()
     factor = results.scale(data).factor
     sources = list(dict.fromkeys(pair.source for pair in pairs))
@@ -284,6 +284,8 @@ def draw_agreement(results: Results, data: str, pairs: Sequence[Pair]) -> Figure
         x = factor * pair.there.mean
         y = factor * pair.here.mean
         ends += [x, y]
+        if pair.here.runs > 1:
+            ends += [y - factor * pair.here.error, y + factor * pair.here.error]
         axes.errorbar(
             x,
             y,
@@ -297,16 +299,18 @@ def draw_agreement(results: Results, data: str, pairs: Sequence[Pair]) -> Figure
         )
     # On the line both are equal.
     axes.axline((min(ends), min(ends)), slope=1, color="0.6", linewidth=0.8, zorder=0)
-    axes.margins(0.12)
-    axes.set(xlabel=f"published {results.metric(data)}", ylabel="here", title=label(data, 44))
+    margin = 0.08 * (max(ends) - min(ends)) or 1.0
+    both = (min(ends) - margin, max(ends) + margin)
+    axes.set(xlim=both, ylim=both)
+    axes.set(xlabel=label(f"published {results.metric(data)}", _LABEL), ylabel="here", title=label(data, _TITLE))
     handles = []
     for method in methods:
-        handles.append(Line2D([], [], color=color(results.place(method)), linewidth=3, label=label(method)))
+        handles.append(Line2D([], [], color=color(results.place(method)), linewidth=3, label=label(method, _NAME)))
     if len(sources) > 1:
         for place, source in enumerate(sources):
             mark = MARKS[place % len(MARKS)]
             handles.append(
-                Line2D([], [], color="0.3", marker=mark, linestyle="", markersize=5, label=label(source, 40))
+                Line2D([], [], color="0.3", marker=mark, linestyle="", markersize=5, label=label(source, _LABEL))
             )
     add_legend(figure, handles)
     return figure

@@ -125,6 +125,16 @@ def test_logged_training_loss_leaves_the_penalty_out() -> None:
     assert trainer.callback_metrics["train_loss"].item() == pytest.approx(math.log(2))
 
 
+def test_the_cross_entropy_may_take_sigmoids() -> None:
+    module = LogisticRegressionClassifier(1, 2, lr=0.1, sigmoid=True)
+    assert module(torch.tensor([[2.0]])).tolist() == [[0.5, 0.5]]
+    step(module, 1)
+    # (-1/2, 1/2) as without sigmoids, times their slope at 0, which is 1/4.
+    weight, bias = module.parameters()
+    assert weight.flatten().tolist() == pytest.approx([0.025, -0.025])
+    assert bias.tolist() == pytest.approx([0.0125, -0.0125])
+
+
 def test_adam_moves_by_its_learning_rate_first() -> None:
     module = LogisticRegressionClassifier(1, 2, lr=1e-3, optimizer="adam")
     step(module, 1)

@@ -139,8 +139,10 @@ def test_a_matrix_of_the_rank_is_sent_exactly_and_another_almost_as_well_as_can_
         (lambda: RandomK(0.25), 3.0),  # n / k - 1
         (lambda: QSGD(4, bucket_size=64), 8 / 7),  # min(d / s^2, sqrt(d) / s) with d = 64, s = 7
         (lambda: QSGD(6, bucket_size=64), 64 / 31**2),
+        # A rounding error has a variance of at most a quarter of a squared level, which is less than 1 / (4 s^2).
+        (lambda: QSGD(5, bucket_size=64, norm="max"), 64 / (4 * 15**2)),
     ],
-    ids=["random", "4 bits", "6 bits"],
+    ids=["random", "4 bits", "6 bits", "5 bits of the largest"],
 )
 def test_random_compression_is_unbiased_with_a_bounded_error(make: Any, bound: float) -> None:
     update = torch.randn(64, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
@@ -153,6 +155,14 @@ def test_random_compression_is_unbiased_with_a_bounded_error(make: Any, bound: f
     assert bool(((draws.mean(0) - update).abs() <= limit).all())
     if isinstance(exchange, RandomK):  # the error is known, not only its bound
         assert float(errors.mean()) == pytest.approx(3 * float(update.square().sum()), rel=0.1)
+
+
+def test_levels_reach_up_to_the_largest_magnitude() -> None:
+    update = torch.tensor([3.0, -1.0, 2.0, 0.0, -3.0], dtype=torch.float64)
+    # Three levels of 1: every value is one of them.
+    values, payload = sent(attached(QSGD(3, norm="max"), 5), update)
+    assert values.tolist() == update.tolist()
+    assert payload.bits == 5 * 3 + 64
 
 
 def test_clients_and_rounds_draw_differently_and_a_seed_again_the_same() -> None:

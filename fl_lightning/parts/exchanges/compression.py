@@ -305,7 +305,8 @@ class QSGD(Compressor):
     Within a bucket v of d values, ``v_i`` becomes ``|v| sign(v_i) l / s`` with ``s = 2^(bits-1) - 1`` and l one of the
     two whole numbers next to ``s |v_i| / |v|``, such that the mean is ``v_i``. The mean squared error is at most
     ``min(d / s^2, sqrt(d) / s) |v|^2``. A value takes a sign and ``bits - 1`` bits of l; a bucket also its norm. These
-    are fixed lengths: the paper's Elias code can be shorter where most levels are 0.
+    are fixed lengths: the paper's Elias code can be shorter where most levels are 0. With ``norm="max"`` the largest
+    magnitude of a bucket takes the place of ``|v|``, as in the paper's experiments: values have more levels then.
 
     With error feedback, or on the way down, the rounded values are divided by ``1 + min(d / s^2, sqrt(d) / s)``, with d
     the bucket size or the number of values, if that is less. Without this division the error may be longer than the
@@ -315,6 +316,7 @@ class QSGD(Compressor):
     Args:
         bits: Bits of a value, 2 to 16; with 2 a value is -1, 0 or 1 times the norm.
         bucket_size: Values that share a norm: the smaller, the smaller the error, and the more norms are sent.
+        norm: ``"l2"`` for the Euclidean norm, ``"max"`` for the largest magnitude.
         error_feedback: Whether the client adds the rounding error to its next update; on the way down it always does.
         link: ``"up"`` or ``"down"``; see :class:`Compressor`.
 
@@ -325,6 +327,7 @@ class QSGD(Compressor):
 
     bits: Annotated[int, "[2, 16]"]
     bucket_size: Count = 512
+    norm: Literal["l2", "max"] = "l2"
 
     @override
     def compress(self, values: Tensor, generator: torch.Generator) -> Tensor:
@@ -333,7 +336,8 @@ class QSGD(Compressor):
         # The last bucket is filled up with zeros.
         missing = -len(values) % self.bucket_size
         buckets = F.pad(values, (0, missing)).view(-1, self.bucket_size).double()
-        norms = torch.linalg.vector_norm(buckets, dim=1, keepdim=True)
+        order = 2 if self.norm == "l2" else math.inf
+        norms = torch.linalg.vector_norm(buckets, order, dim=1, keepdim=True)
         # Norms are sent in the model's type, so that both sides must reckon with them rounded to it.
         norms = norms.to(values.dtype).double()
         shares = levels * buckets.abs() / norms.where(norms > 0, 1.0)
