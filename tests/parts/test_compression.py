@@ -140,9 +140,9 @@ def test_a_matrix_of_the_rank_is_sent_exactly_and_another_almost_as_well_as_can_
         (lambda: QSGD(4, bucket_size=64), 8 / 7),  # min(d / s^2, sqrt(d) / s) with d = 64, s = 7
         (lambda: QSGD(6, bucket_size=64), 64 / 31**2),
         # A rounding error has a variance of at most a quarter of a squared level, which is less than 1 / (4 s^2).
-        (lambda: QSGD(5, bucket_size=64, norm="max"), 64 / (4 * 15**2)),
+        (lambda: QSGD(3, bucket_size=64, norm="max"), 64 / (4 * 3**2)),
     ],
-    ids=["random", "4 bits", "6 bits", "5 bits of the largest"],
+    ids=["random", "4 bits", "6 bits", "3 bits of the largest"],
 )
 def test_random_compression_is_unbiased_with_a_bounded_error(make: Any, bound: float) -> None:
     update = torch.randn(64, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
