@@ -11,6 +11,7 @@ import torch
 from helpers.stacked import Module, clients_of, linear
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import OneCycleLR, StepLR
 
@@ -220,3 +221,71 @@ def test_stacks_say_why_they_are_none_and_plain_sgd_is_stacked() -> None:
     plain = fl.FedAvg(1.0, optimizer_state="kept", executor="vectorized")
     fit(lambda p: torch.optim.SGD(p, lr=0.1), plain)
     assert plain._executor.describe() == "in stacks"
+
+
+class TwoByHand(Module):
+    """Steps its first layer by Adam and its last one by SGD with momentum, with schedules that it steps itself."""
+
+    def __init__(self) -> None:
+        super().__init__(linear())
+        self.automatic_optimization = False
+
+    def configure_optimizers(self) -> Any:
+        first, _, last = self.layers
+        both = [torch.optim.Adam(first.parameters(), lr=0.05), torch.optim.SGD(last.parameters(), 0.1, momentum=0.9)]
+        return both, [StepLR(each, 3, 0.5) for each in both]
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        both = self.optimizers()
+        for optimizer in both:
+            optimizer.zero_grad()
+        loss = super().training_step(batch, batch_idx)
+        self.manual_backward(loss)
+        for optimizer, schedule in zip(both, self.lr_schedulers(), strict=True):
+            optimizer.step()
+            schedule.step()
+        return loss
+
+
+def test_several_optimizers_and_schedules_that_the_module_steps_itself_go_on() -> None:
+    algorithm = fl.Local(executor="sequential")
+    data = fl.TensorDataModule(CLIENTS, batch_size=4, shuffle=False)
+    quiet_trainer(max_epochs=ROUNDS, callbacks=[algorithm]).fit(TwoByHand(), datamodule=data)
+    for client, (x, y) in enumerate(CLIENTS):
+        alone = TwoByHand()
+        both, schedules = alone.configure_optimizers()
+        for _ in range(ROUNDS):
+            for inputs, targets in zip(x.split(4), y.split(4), strict=True):
+                alone.zero_grad()
+                Module.training_step(alone, (inputs, targets), 0).backward()
+                for each in (*both, *schedules):
+                    each.step()
+        expected = nn.utils.parameters_to_vector(alone.parameters()).detach()
+        assert torch.equal(own_models(algorithm)[client], expected)
+
+
+def test_an_optimizer_of_the_last_layer_alone_goes_on() -> None:
+    def last(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(list(parameters)[2:], lr=0.05)
+
+    for client, model in enumerate(own_models(fit(last, fl.Local(executor="sequential")))):
+        # What is trained comes first in the vector, and last in the module.
+        assert torch.equal(model[:18], alone(last, client)[-18:])
+
+
+@pytest.mark.parametrize("name", ["AdamW", "one cycle"])
+@pytest.mark.parametrize("scale", [None, 2.0**40])
+def test_one_client_alone_is_what_lightning_trains_in_as_many_epochs(name: str, scale: float | None) -> None:
+    def train(*callbacks: Any) -> Tensor:
+        plugins = []
+        if scale is not None:
+            # Its first steps overflow, and are skipped.
+            plugins = [MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu", init_scale=scale))]
+        module = Own(MAKES[name]).float()
+        data = fl.TensorDataModule([(x.float(), y)], batch_size=2, shuffle=False)
+        trainer = quiet_trainer(max_epochs=ROUNDS, callbacks=[*callbacks], plugins=plugins)
+        trainer.fit(module, datamodule=data)
+        return nn.utils.parameters_to_vector(module.parameters()).detach()
+
+    x, y = CLIENTS[0]
+    assert torch.equal(train(fl.FedAvg(1.0, optimizer_state="kept")), train())
