@@ -20,7 +20,8 @@ from fl_lightning._lightning.loops.client_loop import ClientLoop
 from fl_lightning._lightning.loops.hooks import enter_fx
 from fl_lightning._lightning.loops.local_optimizers import maximized, maximizes
 from fl_lightning.clients.batches import ClientBatches, LocalSettings
-from fl_lightning.clients.forward_pass import OutputLayer, RecordedPass
+from fl_lightning.clients.forward_pass import RecordedPass
+from fl_lightning.clients.output_layer import OutputLayer
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.clients.step_counts import StepCounts
 from fl_lightning.clients.steps import ClientSteps, LossSteps, TermSteps, WalkSteps
