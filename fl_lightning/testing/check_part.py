@@ -450,7 +450,11 @@ def _algorithm_of(argument: str, part: Any) -> AggregationCallback:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Keep the fits' lines and warnings to themselves, and leave the global generators as they are."""
+    """Keep the fits' lines and warnings to themselves, and leave the global generators as they are.
+
+    The fits are so small that threads would only wait for each other.
+    """
+    threads = torch.get_num_threads()
     loggers = [logging.getLogger("lightning.pytorch"), logging.getLogger("lightning.fabric")]
     levels = [logger.level for logger in loggers]
     numbers = random.getstate(), np.random.get_state()
@@ -459,8 +463,10 @@ def _undisturbed() -> Iterator[None]:
             logger.setLevel(logging.ERROR)
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
             warnings.simplefilter("ignore")
+            torch.set_num_threads(1)
             yield
     finally:
+        torch.set_num_threads(threads)
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
         random.setstate(numbers[0])

@@ -41,6 +41,13 @@ def test_max_steps_ends_a_whole_round_and_the_line_says_after_how_many_steps(cap
     assert "`max_steps=5` reached in round 2, which ends with step 8" in line
 
 
+def test_a_second_fit_of_a_trainer_that_has_done_its_rounds_warns() -> None:
+    trainer = quiet_trainer(callbacks=[FedAvg(2)], max_epochs=2)
+    trainer.fit(Classifier(), datamodule=data())
+    with pytest.warns(UserWarning, match="trained no round.*max_epochs"):
+        trainer.fit(Classifier(), datamodule=data())
+
+
 class Masked(ValidatedClassifier):
     """Its ``forward`` takes two arguments."""
 

@@ -180,7 +180,13 @@ class RoundLoop(_FitLoop, ABC):
         try:
             if self.trainer.ckpt_path is not None:
                 stop_where_stopped(self)
+            before = self.round_index
             super().run()
+            if self.trainer.ckpt_path is None and 0 < before == self.round_index:
+                rank_zero_warn(
+                    f"This fit has trained no round: the trainer had done its {before} before. Make a new Trainer, or "
+                    "raise `trainer.fit_loop.max_epochs`."
+                )
             self.on_no_round()
         except SIGTERMException as stop:
             # Without it the program would end as if it had done all.
