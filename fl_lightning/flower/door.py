@@ -68,7 +68,9 @@ def _in_parts(algorithm: Algorithm) -> Iterator[str]:
 
 def _not_known(part: Part) -> str:
     if not is_user_defined(type(part)):
-        instead = "Give TopK, or leave it out" if isinstance(part, Compressor) else "Leave it out"
+        instead = "Leave it out, or take another algorithm"
+        if isinstance(part, Compressor):
+            instead = "Give TopK, or leave it out"
         return f"{part!r} has no messages for clients on other machines. {instead}."
     return (
         f"it is not known where {part!r} works if a client is another machine. If what it does for a client needs "
