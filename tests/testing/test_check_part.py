@@ -25,6 +25,7 @@ def test_a_part_that_keeps_the_contract_passes_all_checks() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.long
 def test_the_report_says_why_clients_are_not_stacked() -> None:
     checks = {check.name: check for check in check_part(example("huber_anchor").HuberAnchor(0.1)).checks}
     assert "stacks = True" in checks["stack"].meaning
@@ -104,8 +105,8 @@ class WrongLength(parts.ServerOptimizer):
         (DeclaresNothing(), "resumes"),
         (WritesToItsVelocity(), "assigns"),
         (DrawsGlobally(), "draws"),
-        (CountsOnEachProcess(), "two processes"),
-        (HandsOn(), "stack"),
+        pytest.param(CountsOnEachProcess(), "two processes", marks=pytest.mark.long),
+        pytest.param(HandsOn(), "stack", marks=pytest.mark.long),
         (Stays(), "trains"),
         (WrongLength(), "trains"),
     ],
