@@ -41,6 +41,7 @@ class Stream(IntEnum):
     ROUND = 13
     PARTS = 14
     BUCKETS = 15
+    CONTRIBUTION = 16
 
 
 def default_seed() -> int:

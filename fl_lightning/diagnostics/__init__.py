@@ -2,6 +2,7 @@
 
 from fl_lightning.diagnostics.backdoor import BackdoorSuccess
 from fl_lightning.diagnostics.central_twin import CentralTwin, relative_distance
+from fl_lightning.diagnostics.contribution import Contribution
 from fl_lightning.diagnostics.cost import Communication, LocalCompute
 from fl_lightning.diagnostics.divergence import LocalDivergence, UpdateNorms, pairwise_divergence
 from fl_lightning.diagnostics.local_accuracy import LocalAccuracy
@@ -13,6 +14,7 @@ __all__ = [
     "BackdoorSuccess",
     "CentralTwin",
     "Communication",
+    "Contribution",
     "LocalAccuracy",
     "LocalCompute",
     "LocalDivergence",

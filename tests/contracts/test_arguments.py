@@ -160,6 +160,7 @@ KINDS: dict[str, Kind] = {
     "DifferentialPrivacy.clip": POSITIVE,
     "DifferentialPrivacy.epsilon": only(None, wrong=(1.0, 0, -1.0)),
     "RADFed.local": only(fl.Proximal(0.1), None, wrong=(3, "x", fl.Proximal)),
+    "Contribution.path": only(None, "a.csv", "a.png", wrong=(3, "", [])),
     "Timeline.path": only(None, "a.png", wrong=(3, "", [])),
     "MobileNetV2Classifier.image_size": replace(COUNT, right=(None, 64)),
     "ShakespeareDataModule.split": only(ClientSplit(), OrderedSplit(), None, wrong=(3, "x", ClientSplit)),

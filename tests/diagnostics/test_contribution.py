@@ -1,0 +1,119 @@
+"""Shapley values by hand, and of a round."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.toys import quiet_trainer
+from torch import Tensor, nn
+
+import fl_lightning as fl
+from fl_lightning.diagnostics import Contribution
+from fl_lightning.diagnostics.contribution import sampled_shapley_values, shapley_values
+
+# Client 0 and client 1 are worth something together alone; client 2 adds 1 to whomever it meets.
+WORTHS = {(): 0.0, (0,): 0.0, (1,): 0.0, (2,): 1.0, (0, 1): 6.0, (0, 2): 1.0, (1, 2): 1.0, (0, 1, 2): 7.0}
+
+
+def worth(coalition: frozenset[int]) -> float:
+    return WORTHS[tuple(sorted(coalition))]
+
+
+def test_shapley_values_share_what_clients_gain_together() -> None:
+    assert shapley_values(3, worth) == pytest.approx([3.0, 3.0, 1.0], abs=1e-15)
+    everyone = list(permutations(range(3)))
+    assert sampled_shapley_values(3, worth, everyone) == pytest.approx([3.0, 3.0, 1.0], abs=1e-14)
+    assert sampled_shapley_values(3, worth, [(0, 1, 2)]) == [0.0, 6.0, 1.0]
+
+
+class Mover(L.LightningModule):
+    """A client moves w by its learning rate to its mean target; the prediction of every sample is w."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w + 0 * x
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return 0.5 * (self(batch[0]) - batch[1]).square().mean()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        pass
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.5)
+
+
+def closeness(preds: Tensor, target: Tensor) -> float:
+    return -float((preds - target).square().mean())
+
+
+def samples(target: float, number: int = 2) -> tuple[Tensor, Tensor]:
+    return torch.zeros(number, 1, dtype=torch.float64), torch.full((number, 1), target, dtype=torch.float64)
+
+
+def fit(contribution: Contribution, *, rounds: int = 1, algorithm: Any = None, val: Any = None) -> Mover:
+    data = fl.TensorDataModule([samples(4.0), samples(2.0), samples(-8.0)], val=val or samples(3.0))
+    module = Mover()
+    callbacks = [algorithm or fl.FedAvg(1.0, seed=1), contribution]
+    quiet_trainer(max_epochs=rounds, callbacks=callbacks).fit(module, datamodule=data)
+    return module
+
+
+def test_a_round_s_values_are_those_of_the_models_of_its_coalitions() -> None:
+    contribution = Contribution(metric=closeness)
+    module = fit(contribution)
+    # The clients' models are 2, 1 and -4; a coalition's is their mean.
+    models = {(): 0.0, (0,): 2.0, (1,): 1.0, (2,): -4.0, (0, 1): 1.5, (0, 2): -1.0, (1, 2): -1.5, (0, 1, 2): -1 / 3}
+    by_hand = shapley_values(3, lambda coalition: -((models[tuple(sorted(coalition))] - 3.0) ** 2))
+    assert list(contribution.total) == [0, 1, 2]
+    assert list(contribution.total.values()) == pytest.approx(by_hand, abs=1e-12)
+    assert sum(by_hand) == pytest.approx(9.0 - (1 / 3 + 3) ** 2)
+    assert contribution.records[2].leave_one_out == pytest.approx(1.5**2 - (1 / 3 + 3) ** 2)
+    # The server's model is as without the callback.
+    assert float(module.w) == pytest.approx(-1 / 3, abs=1e-15)
+
+
+def test_sampled_values_depend_on_the_seed_alone_and_add_up() -> None:
+    first, again = (Contribution(metric=closeness, exact_up_to=1, permutations=4) for _ in range(2))
+    fit(first, rounds=2)
+    fit(again, rounds=2)
+    assert first.records == again.records
+    gain = sum(record.shapley for record in first.records if record.round == 0)
+    assert gain == pytest.approx(9.0 - (1 / 3 + 3) ** 2)
+
+
+@pytest.mark.parametrize("ending", [".csv", ".png"])
+def test_contributions_are_written_when_the_fit_ends(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / "new" / f"contribution{ending}"
+    contribution = Contribution(path, metric=closeness)
+    fit(contribution, rounds=2)
+    assert path.stat().st_size > 0
+    if ending == ".csv":
+        head, first, *others = path.read_text("utf-8").splitlines()
+        assert head == "round,client,shapley,leave_one_out"
+        assert first.split(",")[:2] == ["0", "0"]
+        assert len(others) == 5
+
+
+def test_what_cannot_be_measured_is_named() -> None:
+    for algorithm in (fl.FedAsync(2), fl.RADFed(2, 1.0)):
+        with pytest.raises(ValueError, match="Give a synchronous algorithm"):
+            fit(Contribution(), algorithm=algorithm)
+    with pytest.raises(ValueError, match="must end in"):
+        Contribution("a.txt")
+
+
+def test_records_go_on_in_a_resumed_fit() -> None:
+    contribution = Contribution(metric=closeness)
+    fit(contribution, rounds=2)
+    other = Contribution(metric=closeness)
+    other.load_state_dict(contribution.state_dict())
+    assert other.records == contribution.records
