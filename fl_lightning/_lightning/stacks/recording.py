@@ -13,7 +13,7 @@ The line ``self.log("loss", loss)`` of a step of K clients is kept as::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -184,6 +184,49 @@ class Entry:
     returned: dict[tuple[int, int], Any] = field(default_factory=dict)
     #: The values of single steps that metric objects have when they are logged, for each row and place of ``self.log``.
     cached: dict[tuple[int, int], Any] = field(default_factory=dict)
+
+    def of(self, places: Sequence[int]) -> Entry:
+        """Return what the clients at some places logged."""
+        tensors: list[Any] = []
+        for tensor in self.tensors:
+            own = [tensor[place] for place in places]
+            # Batches of unequal sizes are a list.
+            tensors.append(own if isinstance(tensor, list) else torch.stack(own))
+        return Entry(
+            self.logged,
+            tensors,
+            [self.slots[place] for place in places],
+            [self.steps[place] for place in places],
+            self.batch,
+            None if self.sizes is None else [self.sizes[place] for place in places],
+        )
+
+    def with_hook(self, logged: Logged, tensors: Sequence[Tensor]) -> Entry:
+        """Return the entry with what a hook has logged after the step.
+
+        Args:
+            logged: The hook's calls.
+            tensors: Their tensors, shape ``(K, ...)`` each.
+        """
+        first = len(self.tensors)
+        first_call = len(self.logged.metric_calls)
+        calls = list(self.logged.calls)
+        for call in logged.calls:
+            value = call.value
+            if isinstance(value, int):
+                value += first
+            elif isinstance(value, BatchValue):
+                value = value._replace(call=value.call + first_call)
+            weight = None if call.weight is None else call.weight + first
+            calls.append(replace(call, value=value, weight=weight, metric_calls=call.metric_calls + first_call))
+        metric_calls = list(self.logged.metric_calls)
+        for metric_call in logged.metric_calls:
+            leaves = list(metric_call.leaves)
+            for place, leaf in enumerate(leaves):
+                if isinstance(leaf, TensorPlace):
+                    leaves[place] = replace(leaf, place=leaf.place + first)
+            metric_calls.append(replace(metric_call, leaves=leaves))
+        return replace(self, logged=Logged(calls, metric_calls), tensors=[*self.tensors, *tensors])
 
     def batch_sizes(self) -> Sequence[int]:
         """Return each client's batch size."""

@@ -33,6 +33,8 @@ from fl_lightning._lightning.loops.overrides import (
 # Lightning would find it out in the first step that logs a collection of metrics, as a change that all clients see.
 bool(_TORCHMETRICS_GREATER_EQUAL_0_9_1)
 _OF_MODULE = (*STEP_HOOKS, "backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
+#: Hooks of the module that see gradients and are captured, in their order.
+GRADIENT_HOOKS = ("on_after_backward", "on_before_optimizer_step")
 #: Lightning's own callbacks whose hooks look at counters and learning rates alone.
 _COUNTING = (Callback, ProgressBar, TQDMProgressBar, RichProgressBar, ModelCheckpoint, Timer, LearningRateMonitor)
 
@@ -73,7 +75,7 @@ class StackedLoop:
         if not optimizers[0].param_groups:
             yield f"`{name}.configure_optimizers` returns None, so Lightning steps no optimizer of the clients"
         for hook in _OF_MODULE:
-            if is_overridden(hook, module):
+            if is_overridden(hook, module) and hook not in self.gradient_hooks:
                 yield f"{name} overrides `{hook}`, which sees one model at a time"
         if has_own_log(module):
             yield f"{name} overrides `log`"
@@ -115,6 +117,21 @@ class StackedLoop:
             yield "anomalies are looked for (`detect_anomaly`), in one model at a time"
         if isinstance(precision, MixedPrecision) and precision.scaler is not None:
             yield f'precision="{precision.precision}" scales gradients of one model (use "bf16-mixed" or "32-true")'
+
+    @property
+    def gradient_hooks(self) -> list[str]:
+        """The module's hooks that see gradients, which a stack can run.
+
+        All parameters that have gradients must be trained, and a step takes one batch.
+        """
+        module = self.module
+        trained: set[int] = set()
+        for group in self.trainer.optimizers[0].param_groups:
+            trained.update(map(id, group["params"]))
+        has_all = all(id(own) in trained for own in module.parameters() if own.requires_grad)
+        if not has_all or int(self.trainer.accumulate_grad_batches) != 1:
+            return []
+        return [name for name in GRADIENT_HOOKS if is_overridden(name, module)]
 
     def _is_known(self, callback: Callback, hook: str) -> bool:
         """Whether a callback's hook looks at counters and learning rates alone, or corrects gradients as stacks do."""

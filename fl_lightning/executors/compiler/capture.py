@@ -155,8 +155,8 @@ class CapturedStep:
         self._changing = stacked.changing_in_clients
         self._takes_index = stacked.takes_index
         # Shorter batches have a function of their own, so that sizes stay constants in the graph of full batches.
-        self._of_full_batches = self._compile()
-        self._of_short_batches = self._compile()
+        self._of_full_batches = self._compile(_captured_loss)
+        self._of_short_batches = self._compile(_captured_loss)
         self._steps: dict[fx.GraphModule, Step] = {}
         self._called: _Call | None = None
         self._dependence = Dependence()
@@ -164,15 +164,20 @@ class CapturedStep:
         self._floats_are_inputs = True
         #: The optimizer steps so far that the step being captured reads.
         self._steps_so_far = 0
+        #: The compiled hooks on gradients, by name.
+        self._of_hooks: dict[str, Callable[..., Any]] = {}
+        #: The hook that is being captured; ``None`` for a step.
+        self._hook: str | None = None
 
-    def _compile(self) -> Callable[..., Any]:
-        """Return a compiled step.
+    def _compile(self, captured: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function compiled.
 
         Dynamo keeps what it captures with a function's code, and only so many; by the code's file and name it remembers
         which sizes have changed. So each has a code of its own name.
         """
-        code = _captured_loss.__code__.replace(co_name=f"step_{next(_function_numbers)}")
-        function = FunctionType(code, _captured_loss.__globals__)
+        given: Any = captured
+        code = given.__code__.replace(co_name=f"step_{next(_function_numbers)}")
+        function = FunctionType(code, given.__globals__)
         if self._changing():
             expect_rates(code)
         options: Any = {"guard_filter_fn": self._note_guards}
@@ -208,22 +213,38 @@ class CapturedStep:
         Raises:
             CannotVectorize: If it cannot be captured.
         """
-        step, inputs = self(batch, batch_idx, steps_so_far[0], short=short)
-        everybody = list(range(len(steps_so_far)))
-        if not step.dependence.counts_steps:
-            return [(everybody, step, inputs)]
-        found: dict[Step, tuple[list[int], Step, list[Any]]] = {}
-        for place, number in enumerate(steps_so_far):
-            if place:
-                step, inputs = self(batch, batch_idx, number, short=short)
-            of_steps = input_of_steps(step.source)
-            if of_steps is not None:
-                inputs[of_steps] = Place("steps_so_far", 0)
-                if not is_decided_by(step.source, of_steps):
-                    return [(everybody, step, inputs)]
-            members, _, _ = found.setdefault(step, ([], step, inputs))
-            members.append(place)
-        return list(found.values())
+        return _by_steps(lambda number: self(batch, batch_idx, number, short=short), steps_so_far)
+
+    def of_hook(
+        self, name: str, arguments: tuple[Any, ...], gradients: Sequence[Tensor | None], steps_so_far: Sequence[int]
+    ) -> list[tuple[list[int], Step, list[Any]]]:
+        """Return what a hook of the module on gradients computes, captured as steps are; see :meth:`of_each`.
+
+        Args:
+            name: The hook.
+            arguments: What it is given.
+            gradients: The clients' gradients, shape ``(K, ...)`` each.
+            steps_so_far: Of each client, the optimizer steps of all clients up to this one.
+
+        Raises:
+            CannotVectorize: If it cannot be captured.
+        """
+        if name not in self._of_hooks:
+            self._of_hooks[name] = self._compile(_captured_hook)
+        parameters = self._vector.parameters
+        own = [None if gradient is None else gradient[0].clone() for gradient in gradients]
+        places = {id(gradient): Place("gradients", number) for number, gradient in enumerate(own)}
+
+        def capture(number: int) -> tuple[Step, list[Any]]:
+            return self._captured(self._of_hooks[name], (name, arguments), number, places, hook=name)
+
+        for parameter, gradient in zip(parameters, own, strict=True):
+            parameter.grad = gradient
+        try:
+            return _by_steps(capture, steps_so_far)
+        finally:
+            for parameter in parameters:
+                parameter.grad = None
 
     def __call__(
         self, batch: StackedBatch, batch_idx: int, steps_so_far: int = 0, *, short: bool = False
@@ -240,10 +261,32 @@ class CapturedStep:
             CannotVectorize: If it cannot be captured.
         """
         single = batch.rebuild([tensor[0] for tensor in batch.tensors])
-        self._called = None
         compiled = self._of_short_batches if short else self._of_full_batches
+        of_batch = [leaf for leaf in leaves_of(single) if isinstance(leaf, Tensor)]
+        places = {id(tensor): Place("batch", number) for number, tensor in enumerate(of_batch)}
+        return self._captured(compiled, (single, batch_idx, self._takes_index), steps_so_far, places)
+
+    def _captured(
+        self,
+        compiled: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        steps_so_far: int,
+        further: dict[int, Place],
+        hook: str | None = None,
+    ) -> tuple[Step, list[Any]]:
+        """Return what is captured of a step, or of a hook, and its inputs.
+
+        Args:
+            compiled: The compiled function.
+            arguments: What it is given after the module.
+            steps_so_far: What it reads as ``global_step``.
+            further: The places of stacks of other tensors than the module's, by the tensors' identities.
+            hook: The hook's name; ``None`` for a step.
+        """
+        self._called = None
         self._steps_so_far = steps_so_far
-        loss, new_buffers, kept = self._capture(compiled, single, batch_idx)
+        self._hook = hook
+        loss, new_buffers, kept = self._capture(compiled, arguments)
         called = self._called
         if called is None or not isinstance(loss, Tensor):
             raise CannotVectorize("`training_step` returns no loss that is computed from the batch and the weights")
@@ -251,17 +294,16 @@ class CapturedStep:
             self._note_kept(called, kept)
             place_of_loss, assigned = _assignments(called, loss, new_buffers, self._kept_outputs(kept))
             self._steps[called.graph] = self.read(called.graph.graph, self._dependence, place_of_loss, assigned)
-        places = self._places(single)
+        places = self._places() | further
         inputs = [places.get(id(value), value) for value in called.inputs]
         return self._steps[called.graph], numbers_as_tensors(called.graph.graph, inputs)
 
-    def _places(self, batch: Any) -> dict[int, Place]:
-        """Return the places of the stacks of the module's tensors and of a batch's, by the tensors' identities."""
+    def _places(self) -> dict[int, Place]:
+        """Return the places of the stacks of the module's tensors, by the tensors' identities."""
         parameters = self._vector.parameters
         buffers = self._vector.tensors()[len(parameters) :]
-        of_batch = [leaf for leaf in leaves_of(batch) if isinstance(leaf, Tensor)]
         places: dict[int, Place] = {}
-        for kind, tensors in (("parameters", parameters), ("buffers", buffers), ("batch", of_batch)):
+        for kind, tensors in (("parameters", parameters), ("buffers", buffers)):
             for number, tensor in enumerate(tensors):
                 places[id(tensor)] = Place(kind, number)
         return places
@@ -283,7 +325,7 @@ class CapturedStep:
         if dependence.refusal is not None:
             raise CannotVectorize(dependence.refusal)
         check_sizes(source)
-        reader = Reader(source, self._metrics.known, loss, assigned or {})
+        reader = Reader(source, self._metrics.known, loss, assigned or {}, self._hook or "training_step")
         graph = StackedGraph(source.owning_module, reader.graph)
         return Step(source, graph, reader.logged, reader.kept, dependence)
 
@@ -313,7 +355,7 @@ class CapturedStep:
 
     def _note_guards(self, guards: Any) -> list[bool]:
         """Note on what the step that is being captured depends; all guards stay."""
-        self._dependence = Dependence.of(guards, self._changing())
+        self._dependence = Dependence.of(guards, self._changing(), reads_gradients=self._hook is not None)
         return [True] * len(guards)
 
     # ---- the capture ----
@@ -344,7 +386,7 @@ class CapturedStep:
         return found
 
     def _capture(
-        self, compiled: Callable[..., Any], batch: Any, batch_idx: int
+        self, compiled: Callable[..., Any], arguments: tuple[Any, ...]
     ) -> tuple[Any, list[_Change], list[_Change]]:
         """Call a compiled step, which notes its graph and its inputs.
 
@@ -361,7 +403,7 @@ class CapturedStep:
         names = [(part._non_persistent_buffers_set, set(part._non_persistent_buffers_set)) for part in parts]
         for _ in range(_ATTEMPTS):
             before = [(held, dict(held)) for part in parts for held in _dicts_of(part)]
-            loss = self._call_checked(compiled, batch, batch_idx)
+            loss = self._call_checked(compiled, arguments)
             # To assign a buffer, torch registers it again.
             for held_names, own_names in names:
                 held_names.clear()
@@ -383,25 +425,25 @@ class CapturedStep:
             part.training = mode
         raise CannotVectorize("`training_step` sets another mode of a layer each time")
 
-    def _call_checked(self, compiled: Callable[..., Any], batch: Any, batch_idx: int) -> Any:
+    def _call_checked(self, compiled: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Call a compiled step; it may change tensors, and attributes of modules."""
         try:
-            return self._call(compiled, batch, batch_idx, "error")
+            return self._call(compiled, arguments, "error")
         except Exception as error:
             effects = effects_of(error)
             if not effects and self._floats_are_inputs:
                 # Some functions, such as dropout, take no symbol in a number's place.
                 self._floats_are_inputs = False
-                return self._call_checked(compiled, batch, batch_idx)
+                return self._call_checked(compiled, arguments)
             if self._containers.watch(effects):
-                return self._call_checked(compiled, batch, batch_idx)
+                return self._call_checked(compiled, arguments)
             is_known = all(_OF_MODULES.fullmatch(effect) or is_of_watched(effect) for effect in effects)
             if not effects or not is_known:
                 raise CannotVectorize(cause_of(error)) from error
         with errors_of_step():
-            return self._call(compiled, batch, batch_idx, "silent")
+            return self._call(compiled, arguments, "silent")
 
-    def _call(self, compiled: Callable[..., Any], batch: Any, batch_idx: int, policy: str) -> Any:
+    def _call(self, compiled: Callable[..., Any], arguments: tuple[Any, ...], policy: str) -> Any:
         options = {**_OPTIONS, "side_effect_replay_policy": policy, "specialize_float": not self._floats_are_inputs}
         with (
             logging_to(self._module, note_log),
@@ -417,7 +459,7 @@ class CapturedStep:
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore")
-            return compiled(self._module, batch, batch_idx, self._takes_index)
+            return compiled(self._module, *arguments)
 
 
 def _loss(module: Any, batch: Any, batch_idx: int, takes_index: bool) -> Any:
@@ -433,6 +475,39 @@ def _captured_loss(module: Any, batch: Any, batch_idx: int, takes_index: bool) -
             "PyTorch's Dynamo, which captures steps, is switched off (`TORCHDYNAMO_DISABLE`, `set_stance`)"
         )
     return _loss(module, batch, batch_idx, takes_index)
+
+
+def _captured_hook(module: Any, name: str, arguments: tuple[Any, ...]) -> Tensor:
+    """The function that is compiled of a hook on gradients; it returns a number in the place of a loss."""
+    getattr(module, name)(*arguments)
+    return torch.zeros(())
+
+
+def _by_steps(
+    capture: Callable[[int], tuple[Step, list[Any]]], steps_so_far: Sequence[int]
+) -> list[tuple[list[int], Step, list[Any]]]:
+    """Return what is captured for clients of unequal numbers of steps so far, each with the places of its clients.
+
+    Args:
+        capture: Captures it for a number of steps.
+        steps_so_far: The numbers.
+    """
+    step, inputs = capture(steps_so_far[0])
+    everybody = list(range(len(steps_so_far)))
+    if not step.dependence.counts_steps:
+        return [(everybody, step, inputs)]
+    found: dict[Step, tuple[list[int], Step, list[Any]]] = {}
+    for place, number in enumerate(steps_so_far):
+        if place:
+            step, inputs = capture(number)
+        of_steps = input_of_steps(step.source)
+        if of_steps is not None:
+            inputs[of_steps] = Place("steps_so_far", 0)
+            if not is_decided_by(step.source, of_steps):
+                return [(everybody, step, inputs)]
+        members, _, _ = found.setdefault(step, ([], step, inputs))
+        members.append(place)
+    return list(found.values())
 
 
 #: By a name of its own, so that guards tell it from a question of the user's step.

@@ -155,7 +155,7 @@ def changes(names: Sequence[str]) -> str:
 _NAMES = (
     (r"L\['module'\]", "self"),
     (r"G\['([^']+)'\]", r"\1"),
-    (r"\._modules\['(\w+)'\]", r".\1"),
+    (r"\._(?:modules|parameters)\['(\w+)'\]", r".\1"),
     (r"self\._trainer(\._read_by_step)?", "self.trainer"),
     (r"trainer\._accelerator_connector\.strategy\._optimizers", "trainer.optimizers"),
     (r"dict\(type\(self\)\.__dict__\)\['(\w+)'\]", r"type(self).\1"),

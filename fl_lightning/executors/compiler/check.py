@@ -30,6 +30,11 @@ _TOLERANCES = {torch.float64: 1e-9, torch.float32: 2e-4}
 _MIXED = 5e-2
 
 
+def tolerance(dtype: torch.dtype) -> float:
+    """Return how far values of a type may differ, relative to the largest."""
+    return _TOLERANCES.get(dtype, _MIXED)
+
+
 class Check:
     """Takes a step of the first and the last client of some rows as it is, to compare it with that of the stack.
 
@@ -108,7 +113,7 @@ class Check:
         step.graph.checked = True
 
     def _bound(self, loss: Tensor) -> float:
-        return _MIXED if self._mixed else _TOLERANCES.get(loss.dtype, _MIXED)
+        return _MIXED if self._mixed else tolerance(loss.dtype)
 
     def _compare_gradients(
         self, loss: Tensor, shared: Sequence[Tensor], stacked: Sequence[Tensor | None], place: int, bound: float

@@ -52,12 +52,13 @@ class Dependence:
     refusal: str | None = None
 
     @classmethod
-    def of(cls, guards: Sequence[Any], changing: Collection[int]) -> Dependence:
+    def of(cls, guards: Sequence[Any], changing: Collection[int], *, reads_gradients: bool = False) -> Dependence:
         """Read Dynamo's guards.
 
         Args:
             guards: The guards.
             changing: Identities of objects that hold what changes from step to step.
+            reads_gradients: Whether gradients are there, and may be read.
         """
         changes = False
         counts_steps = False
@@ -69,7 +70,8 @@ class Dependence:
             if STEPS_SO_FAR in guard.name:
                 changes = True
                 counts_steps = True
-            refusal = refusal or _refusal(guard, value)
+            if not (reads_gradients and _is_gradient(guard)):
+                refusal = refusal or _refusal(guard, value)
         return cls(frozenset(map(_seen_by, guards)), changes, counts_steps, refusal)
 
     def mentions(self, attribute: str) -> bool:
@@ -91,8 +93,7 @@ def _refusal(guard: Any, value: Any) -> str | None:
         return "`training_step` asks whether it is compiled, and does something else if it is"
     if guard.guard_type == "CLASS_MATCH" and is_watched(value):
         return "`training_step` asks for the type of a metric object or of the trainer; use `isinstance`"
-    # A closure of this name is that of `torch.func.grad`.
-    if name.endswith(".grad") and guard.guard_type != "CLOSURE_MATCH":
+    if _is_gradient(guard):
         return "`training_step` reads gradients (`p.grad`), which a stack takes after it"
     # An optimizer's state is a dictionary with a default.
     if name.endswith(".state.default_factory"):
@@ -103,6 +104,12 @@ def _refusal(guard: Any, value: Any) -> str | None:
         if not function.startswith("torch."):
             return f"`training_step` calls `{function}`, whose results are kept in a cache"
     return None
+
+
+def _is_gradient(guard: Any) -> bool:
+    """Whether a guard looks at a parameter's gradient; a closure of this name is that of ``torch.func.grad``."""
+    name: str = guard.name
+    return name.endswith(".grad") and guard.guard_type != "CLOSURE_MATCH"
 
 
 def _seen_by(guard: Any) -> tuple[str, str]:

@@ -56,6 +56,7 @@ class Stacks:
         buffers: The buffers, which a step may write to.
         batch: The tensors of a batch.
         draws: Draws random numbers client by client.
+        gradients: The parameters' gradients, which a hook may write to; ``None`` for those that have none.
         weights: Of each sample in its client's batch, shape ``(K, B)``; ``None`` where all batches are whole.
         steps_so_far: The optimizer steps of all clients up to each client's, shape ``(K,)``, where a step reads them.
         update: Steps a parameter at once; ``None`` where gradients are wanted.
@@ -65,6 +66,7 @@ class Stacks:
     buffers: list[Tensor]
     batch: list[Tensor]
     draws: PerClientDraws
+    gradients: Sequence[Tensor | None] = ()
     weights: Tensor | None = None
     steps_so_far: Tensor | None = None
     update: InPlaceSgd | None = None
@@ -229,6 +231,31 @@ class StackedGraph:
             gradients = torch.autograd.grad(losses.sum(), stacks.parameters, allow_unused=True)
         losses = losses.detach().reshape(len(losses))
         return Computed(losses, [tensor.detach() for tensor in kept], list(gradients), stepped=False)
+
+    def run_hook(self, stacks: Stacks, inputs: Sequence[Any]) -> list[Tensor]:
+        """Run a hook on gradients, which may write to the stacks, and return what it logs, shape ``(K, ...)`` each.
+
+        Args:
+            stacks: The clients' tensors.
+            inputs: For each input the :class:`Place` of a stack, or the value that all clients share.
+
+        Raises:
+            CannotVectorize: If it cannot be mapped, or writes to a tensor that clients share.
+        """
+        given = [*inputs, Place("zeros", 0)] if self._takes_zeros else list(inputs)
+        copies = [_copy(value) for value in given]
+        values = [stacks[value] if isinstance(value, Place) else value for value in copies]
+        tensors = [value for value in values if isinstance(value, Tensor)]
+        with errors_of_step(), torch.no_grad(), stacks.draws if self._draws else nullcontext():
+            if any(isinstance(value, Place) for value in given):
+                _, *kept = self._mapped(given)(*tensors)
+            else:
+                # It computes the same for all clients.
+                _, *kept = [tensor.expand(stacks.number, *tensor.shape) for tensor in self._module.forward(*values)]
+        for copied, original in zip(copies, given, strict=True):
+            if isinstance(original, Tensor) and not _same_values(copied, original):
+                raise CannotVectorize("a hook writes to a tensor of which there is one for all clients")
+        return [tensor.detach() for tensor in kept]
 
     # ---- flat ----
 

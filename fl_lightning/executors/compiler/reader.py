@@ -42,6 +42,7 @@ class Reader:
         metrics: The metric objects, in the order of their numbers.
         loss: The loss's place among the outputs.
         assigned: For outputs that become buffers, the buffers' places among the inputs.
+        hook: ``"training_step"``, or the hook that it is.
 
     Attributes:
         graph: The graph that is left.
@@ -49,10 +50,13 @@ class Reader:
         kept: What each output after the loss is.
     """
 
-    def __init__(self, source: fx.Graph, metrics: Sequence[MetricObject], loss: int, assigned: dict[int, int]) -> None:
+    def __init__(
+        self, source: fx.Graph, metrics: Sequence[MetricObject], loss: int, assigned: dict[int, int], hook: str
+    ) -> None:
         self.graph = fx.Graph()
         self.logged = Logged()
         self.kept: list[KeptValue] = []
+        self._hook = hook
         self._metrics = metrics
         self._values_of_metrics: dict[Any, BatchValue] = {}
         self._kept_nodes: list[fx.Node] = []
@@ -107,7 +111,7 @@ class Reader:
         weight = None
         if isinstance(options.get("batch_size"), fx.Node):
             weight = self._keep(options.pop("batch_size"), is_logged=True)
-        call = LogCall("training_step", name, options, value, weight, len(self.logged.metric_calls))
+        call = LogCall(self._hook, name, options, value, weight, len(self.logged.metric_calls))
         self.logged.calls.append(call)
 
     def _keep(self, value: Any, *, is_logged: bool = False) -> int:

@@ -46,7 +46,7 @@ def replace_unmapped(graph: fx.Graph) -> bool:
         if isinstance(function, str):
             function = getattr(Tensor, function, None)
         name = getattr(function, "__name__", "")
-        if name in _CHECKS:
+        if name.removesuffix(".default") in _CHECKS:
             graph.erase_node(node)
             continue
         if function is torch._assert_async:
@@ -503,6 +503,8 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     torch.scalar_tensor: _as_tensor,
     torch.sym_float: _as_float,
     torch.sym_int: _without_fraction,
+    # Dynamo's name of `tensor.data`.
+    torch._C._autograd._get_data_attr: torch.detach,  # type: ignore[attr-defined]
     torch.sym_max: _larger,
     torch.sym_min: _smaller,
     Tensor.item: _as_number,

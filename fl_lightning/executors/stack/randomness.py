@@ -154,7 +154,7 @@ class PerClientDraws(TorchDispatchMode):
     ) -> None:
         super().__init__()
         self.generators = generators
-        self._rows = rows
+        self.rows = rows
         self._sizes = sizes
         self._largest = largest
         self._permutations = 0
@@ -174,13 +174,13 @@ class PerClientDraws(TorchDispatchMode):
             raise CannotVectorize("`training_step` draws from a generator that all clients share")
         if function is torch.ops.aten.randperm.default:
             # `vmap` calls it once for each client.
-            row = self._rows[self._permutations % len(self._rows)]
+            row = self.rows[self._permutations % len(self.rows)]
             self._permutations += 1
             return self._draw(row, function, args, kwargs)
         shares = [self._shares(name, value) for name, value in zip(_arguments(function), args, strict=False)]
         shares_by_name = {name: self._shares(name, value) for name, value in kwargs.items()}
         drawn = []
-        for place, row in enumerate(self._rows):
+        for place, row in enumerate(self.rows):
             own_args = [share[place] for share in shares]
             own_kwargs = {name: share[place] for name, share in shares_by_name.items()}
             drawn.append(self._draw(row, function, own_args, own_kwargs))
@@ -199,7 +199,7 @@ class PerClientDraws(TorchDispatchMode):
 
     def _shares(self, name: str, value: Any) -> Sequence[Any]:
         """Return each client's part of an operation's argument."""
-        number = len(self._rows)
+        number = len(self.rows)
         if name == "size":
             # The shape of something new.
             shape = [value[0] // number, *value[1:]]
@@ -242,7 +242,7 @@ class PerClientDraws(TorchDispatchMode):
 
     def _fill_in_place(self, value: Tensor) -> None:
         """Fill up what was not drawn with the first sample's."""
-        shares = value.chunk(len(self._rows))
+        shares = value.chunk(len(self.rows))
         dim = self._dim_of_samples(shares[0].shape)
         if dim is None or self._sizes is None:
             return

@@ -23,6 +23,7 @@ from fl_lightning._lightning.stacks.recording import Entry
 from fl_lightning._lightning.stacks.stacked_loop import StackedLoop
 from fl_lightning.executors.compiler.capture import CapturedStep, Step
 from fl_lightning.executors.compiler.check import Check
+from fl_lightning.executors.compiler.gradient_hooks import Entries, GradientHooks
 from fl_lightning.executors.compiler.graph import Computed, Stacks
 from fl_lightning.executors.stack.batches import StackedBatch, select
 from fl_lightning.executors.stack.models import ModelStack
@@ -40,6 +41,7 @@ class StackAtWork:
     Attributes:
         models: The clients' models.
         update: Steps them.
+        hooks: Runs the module's hooks that see gradients.
         generators: The clients' generators.
         slots: The clients' slots.
         windows: For each client the number of batches of each of its optimizer steps.
@@ -53,6 +55,7 @@ class StackAtWork:
 
     models: ModelStack
     update: StackUpdate
+    hooks: GradientHooks
     generators: ClientGenerators
     slots: list[int]
     windows: list[list[int]]
@@ -67,6 +70,31 @@ class StackAtWork:
         if self.steps_before is None:
             return [step] * len(rows)
         return [self.steps_before[row] + step for row in rows]
+
+    def step(self, gradients: GradientList, entries: Entries, step: int, active: int) -> None:
+        """Step the first clients' models, and keep what they have logged.
+
+        Args:
+            gradients: Their gradients.
+            entries: What their batches have logged, with the clients' rows.
+            step: The step's number, from 0.
+            active: The clients.
+        """
+        rows = range(active)
+
+        def run_hook(name: str, present: GradientList) -> None:
+            stacks = Stacks(
+                parameters=[parameter.detach() for parameter in self.models.parameters],
+                buffers=self.models.buffers,
+                batch=[],
+                draws=self.generators.drawing(rows),
+                gradients=present,
+            )
+            entries[:] = self.hooks.run(name, stacks, self.steps_so_far(rows, step), entries)
+
+        self.update.step(gradients, run_hook)
+        for _, entry in entries:
+            self.keep(entry)
 
     def keep(self, entry: Entry) -> None:
         """Keep what clients logged, and let progress bars see their batches."""
@@ -129,9 +157,11 @@ class FilledSteps(StackSteps):
                 kept.append([tensor[row, :size] for row, size in enumerate(sizes)])
             else:
                 kept.append(tensor)
-        stack.keep(Entry(self._step.logged, kept, stack.slots[:active], [True] * active, sizes=sizes))
-        if not computed.stepped:
-            stack.update.step(computed.gradients)
+        entry = Entry(self._step.logged, kept, stack.slots[:active], [True] * active, sizes=sizes)
+        if computed.stepped:
+            stack.keep(entry)
+        else:
+            stack.step(computed.gradients, [(range(active), entry)], step, active)
         return _are_there(computed.gradients)
 
 
@@ -173,6 +203,7 @@ class GroupedSteps(StackSteps):
         totals: GradientList = [None] * len(parameters)
         # The rows whose batches use each parameter.
         users: list[set[int]] = [set() for _ in parameters]
+        entries: Entries = []
         for micro in range(self._batches_of(step, active)):
             # Clients whose step accumulates so many batches.
             rows = list(range(active))
@@ -188,9 +219,11 @@ class GroupedSteps(StackSteps):
                 parts: list[tuple[Sequence[int], GradientList]] = []
                 for members, batch, captured, inputs in self._captured_for(alike, index, step):
                     ends = [stack.windows[row][step] == micro + 1 for row in members]
-                    computed = self._compute(members, batch, captured, inputs, index, step, ends)
+                    computed, entry = self._compute(members, batch, captured, inputs, index, step, ends)
+                    entries.append((members, entry))
                     if computed.stepped:
                         self._done = [done + 1 for done in self._done]
+                        stack.keep(entry)
                         return _are_there(computed.gradients)
                     for own, gradient in zip(users, computed.gradients, strict=True):
                         if gradient is not None:
@@ -204,7 +237,7 @@ class GroupedSteps(StackSteps):
         # Alone, the others would not step it, not even by momentum.
         if any(0 < len(own) < active for own in users):
             raise CannotVectorize("some clients' batches use a parameter that others of the same step do not use")
-        stack.update.step(totals)
+        stack.step(totals, entries, step, active)
         return _are_there(totals)
 
     def _batches_of(self, step: int, active: int) -> int:
@@ -222,8 +255,8 @@ class GroupedSteps(StackSteps):
         index: int,
         step: int,
         ends: list[bool],
-    ) -> Computed:
-        """Compute a step of some clients' batches, and keep what they log.
+    ) -> tuple[Computed, Entry]:
+        """Compute a step of some clients' batches; return also what they log.
 
         Args:
             rows: The clients.
@@ -256,8 +289,7 @@ class GroupedSteps(StackSteps):
         if not is_whole:
             models.renew_buffers(rows, stacks.buffers)
         slots = [stack.slots[row] for row in rows]
-        stack.keep(Entry(captured.logged, captured.tensors(computed.kept), slots, ends, batch.first))
-        return computed
+        return computed, Entry(captured.logged, captured.tensors(computed.kept), slots, ends, batch.first)
 
     def _shares(self, gradients: GradientList) -> GradientList:
         """Return a batch's shares of the gradients of a step that accumulates several."""

@@ -21,6 +21,7 @@ from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.executors.compiler.capture import CapturedStep
 from fl_lightning.executors.compiler.check import Check
 from fl_lightning.executors.compiler.filled import WeightedSteps
+from fl_lightning.executors.compiler.gradient_hooks import GradientHooks
 from fl_lightning.executors.compiler.schedule_functions import ScheduleFunctions
 from fl_lightning.executors.compiler.sizes import NotOfSamples
 from fl_lightning.executors.stack.batches import StackedBatch
@@ -47,6 +48,7 @@ class StepRunner:
         self.captured = CapturedStep(stacked, training.vector)
         self.check = Check(self.captured, training.vector, mixed="mixed" in str(precision.precision))
         self.weighted = WeightedSteps(self.captured, self.check)
+        self.hooks = GradientHooks(self.captured, stacked, training.vector)
         self.schedule_functions = ScheduleFunctions(stacked, self.captured.kept_names)
 
 
@@ -75,7 +77,8 @@ class StackTraining:
         self.journal = Journal()
         self._stack = StackAtWork(
             models=models,
-            update=StackUpdate(training, members, models),
+            update=StackUpdate(training, members, models, runner.hooks.names),
+            hooks=runner.hooks,
             generators=generators,
             slots=[task.slot for task in tasks],
             windows=windows,

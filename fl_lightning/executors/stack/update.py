@@ -5,7 +5,7 @@ Where that is plain SGD alone, the flat list of a step takes it by ``in_place``;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -26,12 +26,15 @@ class StackUpdate:
         training: Trains clients.
         members: The clients, in the order of rows.
         models: Their models.
+        hooks: The module's hooks that see gradients.
 
     Attributes:
         in_place: Steps single parameters as soon as their gradients are known; ``None`` where steps are not plain SGD.
     """
 
-    def __init__(self, training: LocalTraining, members: Sequence[ClientAtWork], models: ModelStack) -> None:
+    def __init__(
+        self, training: LocalTraining, members: Sequence[ClientAtWork], models: ModelStack, hooks: Collection[str]
+    ) -> None:
         trainer = training.trainer
         vector = training.vector
         self._models = models
@@ -49,7 +52,8 @@ class StackUpdate:
             self._decays = self._optimizer.add_weight_decay(self._terms.weight_decays)
         is_gradient_enough = int(trainer.accumulate_grad_batches) == 1 and not self._clip_value and self._decays is None
         self.in_place: InPlaceSgd | None = None
-        if is_gradient_enough and self._terms.quadratic and self._optimizer.is_plain:
+        self._hooks = hooks
+        if is_gradient_enough and not hooks and self._terms.quadratic and self._optimizer.is_plain:
             self.in_place = InPlaceSgd(self._optimizer, self._terms)
 
     def attach(self) -> None:
@@ -74,18 +78,23 @@ class StackUpdate:
         """Return the present settings of each of the user's parameter groups."""
         return self._optimizer.settings()
 
-    def step(self, gradients: list[Tensor | None]) -> None:
+    def step(self, gradients: list[Tensor | None], run_hook: Callable[[str, list[Tensor | None]], None]) -> None:
         """Step the models at work.
 
         Args:
             gradients: Their gradients, shape ``(K, *shape)`` each, which are changed; ``None`` where there is none.
+            run_hook: Runs a hook of the module on the gradients.
         """
         parameters = self._models.parameters
-        if self._terms or self._clip_value or not self._optimizer.is_plain:
+        if self._terms or self._clip_value or self._hooks or not self._optimizer.is_plain:
             # A linear layer's gradient is transposed in memory: to be read more than once it is turned first.
             gradients[:] = [None if gradient is None else gradient.contiguous() for gradient in unshared(gradients)]
+        if "on_after_backward" in self._hooks:
+            run_hook("on_after_backward", gradients)
         if self._terms:
             self._terms.correct(parameters, gradients)
+        if "on_before_optimizer_step" in self._hooks:
+            run_hook("on_before_optimizer_step", gradients)
         if self._clip_value:
             clipped: list[Tensor] = []
             for gradient, is_stepped in zip(gradients, self._optimizer.stepped, strict=True):

@@ -161,14 +161,14 @@ LONG = [
     Entry("head only, clipped by value", HeadOnly, trainer=VALUE),
     Entry("0-dim parameter, clipped by norm", ZeroDimensional, trainer=NORM),
     prepared("unused parameter, clipped", lambda m: m.add_module("unused", nn.Linear(3, 2)), trainer=NORM),
+    Entry("on_after_backward", CentralisesGradients),
+    Entry("noise in on_before_optimizer_step", NoisyGradients),
     *one_by_one(
         through("tensor hook", hooked),
         prepared("full backward hook", lambda m: m.layers[0].register_full_backward_hook(halve_inputs)),
         prepared("parameter hook", lambda m: m.layers[2].weight.register_hook(lambda g: 0.5 * g)),
         prepared("post-accumulate hook", lambda m: m.layers[0].weight.register_post_accumulate_grad_hook(halve)),
         Entry("optimizer hooks", OptimizerHooks),
-        Entry("on_after_backward", CentralisesGradients),
-        Entry("noise in on_before_optimizer_step", NoisyGradients),
         Entry("configure_gradient_clipping", ClipsItself),
     ),
 ]

@@ -1,0 +1,155 @@
+"""The module's hooks on gradients see each client's own in a stack, and may change them in place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from helpers.stacked import Module, clients_of, linear
+from helpers.toys import quiet_trainer
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.utilities import grad_norm
+
+from fl_lightning import FedAvg, Scaffold, TensorDataModule
+from fl_lightning.executors import VectorizedExecutor
+
+
+class Hooked(Module):
+    """A classifier with a hook."""
+
+    def __init__(self) -> None:
+        super().__init__(linear())
+        self.kept: list[Any] = []
+
+
+class LogsTheNorm(Hooked):
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        norms = [parameter.grad.norm() for parameter in self.parameters() if parameter.grad is not None]
+        self.log("norm", torch.stack(norms).norm(), on_step=True, on_epoch=True)
+
+
+class LogsNorms(Hooked):
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        self.log_dict(grad_norm(self.layers, norm_type=2))
+
+
+class SumsByItem(Hooked):
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        total = 0.0
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                total += parameter.grad.data.norm(2).item() ** 2
+        self.log("total", total**0.5)
+
+
+class LogsSometimes(Hooked):
+    def on_after_backward(self) -> None:
+        if self.trainer.global_step % 3 == 0:
+            for name, parameter in self.named_parameters():
+                assert parameter.grad is not None
+                self.log(f"largest/{name}", parameter.grad.abs().max())
+
+
+class KeepsNorms(Hooked):
+    def on_after_backward(self) -> None:
+        self.kept.append(self.layers[0].weight.grad.norm())
+
+
+class ClampsAndAddsNoise(Hooked):
+    def on_after_backward(self) -> None:
+        for parameter in self.parameters():
+            assert parameter.grad is not None
+            parameter.grad.clamp_(-0.05, 0.05)
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        for parameter in self.parameters():
+            assert parameter.grad is not None
+            parameter.grad.add_(0.01 * torch.randn_like(parameter.grad))
+
+
+class DoublesFromTheSecondRoundOn(Hooked):
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            self.on_after_backward = self.twice  # type: ignore[method-assign]
+
+    def twice(self) -> None:
+        for parameter in self.parameters():
+            assert parameter.grad is not None
+            parameter.grad.mul_(2)
+
+
+class WithAdam(LogsTheNorm):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+def fit(kind: type[Hooked], executor: Any, folder: Path, algorithm: Any = FedAvg, **options: Any) -> Any:
+    """Return the weights, what was kept and the lines of the log."""
+    module = kind()
+    logger = CSVLogger(folder, version=str(executor)[:5])
+    callbacks = [algorithm(1.0, executor=executor, seed=1)]
+    trainer = quiet_trainer(
+        max_epochs=2, precision="64-true", callbacks=callbacks, logger=logger, log_every_n_steps=1, **options
+    )
+    trainer.fit(module, datamodule=TensorDataModule(clients_of((6,), (8, 12, 6)), batch_size=4))
+    lines = [{name: float(value) for name, value in row.items()} for row in logger.experiment.metrics]
+    return dict(module.state_dict()), module.kept, lines
+
+
+def ends_alike(kind: type[Hooked], folder: Path, algorithm: Any = FedAvg, **options: Any) -> str | None:
+    """Compare a fit with stacks and without; return why clients were not stacked."""
+    stacks = VectorizedExecutor()
+    alone = fit(kind, "sequential", folder, algorithm, **options)
+    stacked = fit(kind, stacks, folder, algorithm, **options)
+    torch.testing.assert_close(stacked[:2], alone[:2], rtol=1e-9, atol=1e-9)
+    assert len(stacked[2]) == len(alone[2])
+    for line, other in zip(stacked[2], alone[2], strict=True):
+        assert line == pytest.approx(other, rel=1e-6)
+    return stacks.cause
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(LogsTheNorm, LogsNorms, SumsByItem, LogsSometimes, KeepsNorms, ClampsAndAddsNoise, WithAdam),
+        DoublesFromTheSecondRoundOn,
+    ],
+)
+def test_hooks_on_gradients_are_stacked(kind: type[Hooked], tmp_path: Path) -> None:
+    assert ends_alike(kind, tmp_path) is None
+
+
+def test_a_hook_sees_gradients_with_an_objectives_correction(tmp_path: Path) -> None:
+    assert ends_alike(LogsTheNorm, tmp_path, Scaffold, gradient_clip_val=0.1) is None
+
+
+class Replaces(Hooked):
+    def on_after_backward(self) -> None:
+        for parameter in self.parameters():
+            assert parameter.grad is not None
+            parameter.grad = parameter.grad * 0.5
+
+
+class LooksForInfinities(Hooked):
+    def on_after_backward(self) -> None:
+        if not all(bool(torch.isfinite(parameter.grad).all()) for parameter in self.parameters()):
+            self.zero_grad()
+
+
+class TrainsItsHead(LogsTheNorm):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.layers[2].parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [(Replaces, "changes"), (LooksForInfinities, "decides"), (TrainsItsHead, "on_before_optimizer_step")],
+)
+def test_other_hooks_on_gradients_train_one_after_the_other(kind: type[Hooked], cause: str, tmp_path: Path) -> None:
+    assert cause in str(ends_alike(kind, tmp_path))
+
+
+def test_hooks_on_accumulated_gradients_train_one_after_the_other(tmp_path: Path) -> None:
+    assert "one model at a time" in str(ends_alike(LogsTheNorm, tmp_path, accumulate_grad_batches=2))
