@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # options for the program that a target runs, such as ARGS="--preset paper" or ARGS="-k resume"
 ARGS ?=
 
-.PHONY: run test fast mutants lint docs
+.PHONY: run test fast mutants lint docs release
 
 run: $(READY)
 	$(BIN)/python recipes/cifar_radfed.py $(ARGS)
@@ -33,6 +33,11 @@ lint: $(READY)
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 PYTHONWARNINGS=ignore $(BIN)/mkdocs build --strict
+
+# a release of the last commit, built, checked and tried; HOME_PAGE=https://... is the address of the repository
+release: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[release]"
+	$(BIN)/python tools/release.py --home "$(HOME_PAGE)" $(ARGS)
 
 $(READY): pyproject.toml
 	@echo "Setting up $(VENV): PyTorch and the other packages are about 5 GB; this takes some minutes, once."

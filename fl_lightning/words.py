@@ -4,7 +4,10 @@ import inspect
 import os
 import reprlib
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any
+
+from packaging.requirements import Requirement
 
 #: How a module takes the weights of a checkpoint alone.
 LOAD_WEIGHTS = '`module.load_state_dict(torch.load(path)["state_dict"])`'
@@ -92,3 +95,17 @@ def duration(seconds: float) -> str:
     if hours < 48:
         return f"{hours:.1f} h"
     return f"{hours / 24:.1f} days"
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that installs what an extra of the package needs: ``pip install "submitit>=1.5"``.
+
+    It is true whether the package is from an index or from a clone, which ``pip install "fl-lightning[slurm]"`` is not.
+    """
+    needed = []
+    for line in metadata.requires("fl-lightning") or ():
+        requirement = Requirement(line)
+        marker = requirement.marker
+        if marker is not None and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
+            needed.append(f'"{requirement.name}{requirement.specifier}"')
+    return f"pip install {' '.join(needed)}"

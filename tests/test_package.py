@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import re
+import runpy
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from setuptools.config.pyprojecttoml import apply_configuration
 from setuptools.dist import Distribution
 
+from fl_lightning.words import how_to_install
+
 ROOT = Path(__file__).parents[1]
+RELEASE = runpy.run_path(str(ROOT / "tools" / "release.py"))
 PACKAGE = ROOT / "fl_lightning"
 
 
@@ -45,3 +53,41 @@ def test_a_recipe_is_started_from_the_folder_of_recipes(path: Path) -> None:
 def test_every_recipe_can_be_started_from_the_folder_of_recipes() -> None:
     started = {path.name for path in (ROOT / "recipes").glob("*.py")}
     assert started == {path.name for path in (PACKAGE / "recipes").glob("*.py")}
+
+
+def read_toml() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def test_the_command_that_an_error_names_installs_what_an_extra_has() -> None:
+    extras = read_toml()["project"]["optional-dependencies"]
+    for extra, page in (("slurm", "machines"), ("ray", "machines"), ("flower", "real-clients")):
+        [needed] = extras[extra]
+        assert how_to_install(extra) == f'pip install "{needed}"'
+        assert how_to_install(extra) in (ROOT / "docs" / "how-to" / f"{page}.md").read_text(encoding="utf-8")
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert RELEASE["differences"](citation, read_toml()["project"]) == []
+    [wrong] = RELEASE["differences"]({**citation, "version": "0.0.9"}, read_toml()["project"])
+    assert wrong == "`version` of CITATION.cff is '0.0.9', and that of pyproject.toml '0.1.0'."
+
+
+def test_links_of_the_readme_are_addresses_in_a_release() -> None:
+    text = "See [a](docs/a.md#b), [c](https://c.org), [d](#d), ![e](docs/e.png) and `x[0](y)`."
+    home = "https://example.org/fl"
+    page = f"{home}/blob/v1/docs/a.md#b"
+    picture = f"{home}/raw/v1/docs/e.png"
+    expected = f"See [a]({page}), [c](https://c.org), [d](#d), ![e]({picture}) and `x[0](y)`."
+    assert RELEASE["with_addresses"](text, home, "v1") == expected
+    readme = RELEASE["with_addresses"]((ROOT / "README.md").read_text(encoding="utf-8"), home, "v1")
+    links = re.findall(r"\]\(([^)\s]+)\)", readme)
+    assert len(links) > 40
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+
+
+def test_the_list_for_assistants_names_pages_that_exist() -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", (ROOT / "llms.txt").read_text(encoding="utf-8"))
+    assert len(links) > 20
+    assert [link for link in links if not (ROOT / link).is_file()] == []

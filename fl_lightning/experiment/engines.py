@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fl_lightning.words import how_to_install
+
 
 @dataclass(frozen=True)
 class Engine:
@@ -131,4 +133,4 @@ def start_engine(
     try:
         return start(runner, number, folder, options)
     except ImportError as error:
-        raise RuntimeError(f"`engine` {name!r} needs a package: pip install 'fl-lightning[{name}]'") from error
+        raise RuntimeError(f"`engine` {name!r} needs a package: {how_to_install(name)}") from error

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fl_lightning.words import how_to_install
+
 #: What a record may hold besides arrays.
 Plain = int | float | str | bool | list[int] | list[float] | list[str]
 
@@ -70,7 +72,7 @@ def flwr_app() -> Any:
         return import_module("flwr.app")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            'Real clients need Flower 1.42 or later. Install it by `pip install "fl-lightning[flower]"`.'
+            f"Real clients need Flower 1.42 or later. Install it by `{how_to_install('flower')}`."
         ) from error
 
 

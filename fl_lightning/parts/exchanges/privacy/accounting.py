@@ -10,6 +10,8 @@ from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
 
+from fl_lightning.words import how_to_install
+
 #: Privacy losses are approximated from above on multiples of this: epsilon is at most 0.0001 too large for one round
 #: with all clients, and 0.004 after 10,000 rounds at a rate of 0.01. With little noise they are of the size of 1 / z^2,
 #: and the grid is so much of that.
@@ -146,7 +148,7 @@ def _spent(mechanism: Mechanism, noise: float, rounds: int, delta: float) -> flo
 def check_installed() -> None:
     """Raise ``ModuleNotFoundError`` if dp-accounting is not there."""
     if find_spec("dp_accounting") is None:
-        raise ModuleNotFoundError('Epsilon needs dp-accounting. Install it by `pip install "fl-lightning[privacy]"`.')
+        raise ModuleNotFoundError(f"Epsilon needs dp-accounting. Install it by `{how_to_install('privacy')}`.")
 
 
 @lru_cache(maxsize=64)
