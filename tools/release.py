@@ -7,7 +7,7 @@ It needs `pip install -e ".[release]"`. Nothing is published: at the end a line 
 
 1. `git archive` copies the last commit, so that nothing else gets into a release.
 2. In the copy, `[project.urls]` of pyproject.toml and the links of README.md become addresses below `--home`, at the
-   tag of the version: an index shows the README without the repository around it.
+   tag of the version, and its first command installs from an index: it is shown without the repository around it.
 3. `CITATION.cff` is validated, and must agree with pyproject.toml.
 4. The source distribution and the wheel are built, and checked by `twine check --strict`.
 5. The wheel is installed in a fresh environment, where the README's first script runs in an empty folder. `--here` lets
@@ -34,6 +34,9 @@ ROOT = Path(__file__).parents[1]
 #: A link or a picture in Markdown whose target is neither an address nor a place on the same page; not ``x[0](y)``.
 _RELATIVE = re.compile(r"(?<!\w)(!?)\[([^\]]*)\]\((?![a-z]+:|#)([^)\s]+)\)")
 _PICTURES = (".png", ".svg", ".jpg")
+_INSTALL_HERE = (
+    'pip install -e .    # in a clone of this repository; with the tools of its tests: pip install -e ".[dev]"\n'
+)
 #: Entries that both files have.
 _SHARED = {"title": "name", "version": "version", "abstract": "description", "license": "license"}
 
@@ -109,7 +112,11 @@ def prepare(folder: Path, home: str) -> None:
         raise SystemExit("\n".join(wrong))
     tag = f"v{project['version']}"
     readme = folder / "README.md"
-    readme.write_text(with_addresses(readme.read_text(encoding="utf-8"), home, tag), encoding="utf-8")
+    page = with_addresses(readme.read_text(encoding="utf-8"), home, tag)
+    # Who reads it in an index has no clone.
+    page = page.replace(_INSTALL_HERE, "pip install fl-lightning\n", 1)
+    assert "pip install -e" not in page.partition("## A first run")[0]
+    readme.write_text(page, encoding="utf-8")
     with (folder / "pyproject.toml").open("a", encoding="utf-8") as file:
         file.write(f"\n{urls_table(home, tag)}")
 
