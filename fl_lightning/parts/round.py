@@ -230,7 +230,8 @@ class Round:
         result = algorithm.optimizers.take(result)
         # An asynchronous schedule looks at buffers when a result arrives, since it may train results ahead.
         if not schedule.asynchronous:
-            self._run.server.watch(result)
+            server = self._run.server
+            server.note_changed(server.changed_by(result))
         exchange.on_delivery(result.task, result.received)
         result = schedule.on_client_end(result) or result
         result = objective.on_client_end(result) or result

@@ -93,10 +93,6 @@ class Server:
 
     # ---- buffers ----
 
-    def watch(self, result: ClientResult) -> None:
-        """Note which buffers a client changed."""
-        self.note_changed(self.changed_by(result))
-
     def changed_by(self, result: ClientResult) -> frozenset[str]:
         """Return the names of the buffers that a client changed, but for those that are known to change."""
         if len(self.changing) == len(self._buffers):
@@ -181,40 +177,33 @@ class Server:
     def _merge(self) -> Tensor | None:
         """Return the aggregate, float64 of shape ``(size,)``; ``None`` if there is none."""
         aggregation = self._aggregation
-        federation = self.federation
-        layout = federation.layout
+        layout = self.federation.layout
         parameters, buffers = layout.split(self.model)
         model = self.model if aggregation.merges_buffers else parameters
-        results = self._all_results() if self._waits else ()
-
         if isinstance(aggregation, MeanAggregation):
-            # A mean streams: each process adds its own results, of clients whose vectors it has, and the sums are
-            # joined.
-            for result in results:
-                if result.client % federation.num_ranks == federation.rank:
-                    self._add(result)
-            merged = self._finish(aggregation, model)
-            mean, _ = self._buffer_mean.pop(federation, buffers)
+            method = "finish"
+            merged = self._merge_mean(aggregation, model)
+            mean, _ = self._buffer_mean.pop(self.federation, buffers)
         else:
-            # Any other aggregation gets all results, on every process.
-            if not aggregation.merges_buffers:
-                for result in results:
-                    self._buffer_mean.add(result.buffers, aggregation.weight_of(result))
-            merged = aggregation.merge(model, results) if results else None
+            method = "merge"
+            merged = self._merge_all(aggregation, model)
             mean, _ = self._buffer_mean.pop(None, buffers)
         if merged is None:
             return None
-        method = "finish" if isinstance(aggregation, MeanAggregation) else "merge"
-        merged = checked_vector(
-            aggregation, method, merged, model, dtype=sum_dtype(model), finite=layout.num_parameters
-        )
+        finite = layout.num_parameters
+        merged = checked_vector(aggregation, method, merged, model, dtype=sum_dtype(model), finite=finite)
         if len(merged) == layout.size:
             return merged
         return layout.joined(merged, buffers if mean is None else mean)
 
-    def _finish(self, aggregation: MeanAggregation, model: Tensor) -> Tensor | None:
-        """Return what an aggregation makes of the mean over all processes."""
+    def _merge_mean(self, aggregation: MeanAggregation, model: Tensor) -> Tensor | None:
+        """Return what an aggregation makes of the mean over all processes, whose sums are joined."""
         federation = self.federation
+        if self._waits:
+            # Each process adds its own results, of clients whose vectors it has.
+            for result in self._all_results():
+                if result.client % federation.num_ranks == federation.rank:
+                    self._add(result)
         if federation.num_ranks > 1:
             # A process without results learns the length from the others.
             known = [length for length in federation.gather(self._length) if length]
@@ -226,6 +215,14 @@ class Server:
             return None
         # An aggregation that acts alone gets `None` for the mean of no results.
         return aggregation.finish(model, mean, weight)  # type: ignore[arg-type]
+
+    def _merge_all(self, aggregation: Aggregation, model: Tensor) -> Tensor | None:
+        """Return what an aggregation makes of all results, which every process has."""
+        results = self._all_results()
+        if not aggregation.merges_buffers:
+            for result in results:
+                self._buffer_mean.add(result.buffers, aggregation.weight_of(result))
+        return aggregation.merge(model, results) if results else None
 
     def _all_results(self) -> Sequence[ClientResult]:
         """Return the results that wait, of all processes, in the order of slots, or of arrivals."""

@@ -11,7 +11,6 @@ would decide for all clients. A tensor that is no client's is filled with one cl
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -66,9 +65,7 @@ def replace_unmapped(graph: fx.Graph) -> bool:
                 with graph.inserting_before(node):
                     node.replace_input_with(number, graph.call_function(_in_double_precision, (number,)))
         filled = node.args[0] if node.args else node.kwargs.get("mean", node.kwargs.get("input"))
-        if function is operator.truediv and not isinstance(node.meta.get("example_value"), Tensor):
-            node.target = _divided
-        elif function is torch._refs.tensor and node.all_input_nodes:
+        if function is torch._refs.tensor and node.all_input_nodes:
             # Numbers that Python computes are tensors of double precision here.
             node.target = _new_tensor
             node.kwargs = {**node.kwargs, "dtype": node.meta["example_value"].dtype}
@@ -143,11 +140,6 @@ def _asserted(loss: Tensor, holds: Tensor) -> Tensor:
     # The index 1 of one value is an error.
     place = holds.detach().logical_not().long().reshape(1)
     return loss + loss.new_zeros(1).gather(0, place).sum().reshape(loss.shape)
-
-
-def _divided(one: Any, other: Any) -> Any:
-    """Divide numbers as Python does, in double precision."""
-    return _in_double_precision(one) / _in_double_precision(other)
 
 
 def _as_tensor(value: Any, **options: Any) -> Tensor:
