@@ -82,7 +82,9 @@ class FedProxMNISTDataModule(MNISTDataModule):
         partitioner: PartitionFunction | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(data_dir, partitioner or PowerLawPartitioner(1000), **options)
+        if partitioner is None:
+            partitioner = PowerLawPartitioner(1000)
+        super().__init__(data_dir, partitioner, **options)
 
     def as_inputs(self, images: Tensor) -> Tensor:
         """Return the standardised images, shape (N, 1, 28, 28)."""
