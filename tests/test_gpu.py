@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import contract
 from helpers.algorithms import ALGORITHMS, Net, data
 from helpers.comparison import assert_same_weights
 from helpers.stacked import clients_of
@@ -18,6 +17,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.executors.stack.sources import DeviceCopy
 from fl_lightning.models import MLPClassifier
+from fl_lightning.testing import fits
 
 pytestmark = [
     pytest.mark.gpu,
@@ -43,7 +43,7 @@ def fit(
 ) -> tuple[Net, Any]:
     """Train an algorithm; return the module and the trainer."""
     callback, net = ALGORITHMS[name](seed=1, executor=executor), module()
-    trainer = contract.fit(callback, net, data(), epochs, *others, accelerator=accelerator, **options)
+    trainer = fits.fit(callback, net, data(), epochs, *others, accelerator=accelerator, **options)
     return net.cpu(), trainer
 
 
@@ -90,7 +90,7 @@ def test_bf16_mixed_trains_a_stack_as_clients_alone() -> None:
         torch.manual_seed(0)
         module, federation = MLPClassifier(6, (8,), 3, lr=0.1), TensorDataModule(clients, batch_size=4)
         options = {"accelerator": "gpu", "precision": "bf16-mixed"}
-        contract.fit(FedAvg(4, seed=1, executor=executor), module, federation, 4, **options)
+        fits.fit(FedAvg(4, seed=1, executor=executor), module, federation, 4, **options)
         weights.append(dict(module.cpu().state_dict()))
     assert {value.dtype for value in weights[0].values()} == {torch.float32}
     torch.testing.assert_close(weights[1], weights[0], rtol=2e-2, atol=2e-2)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import lightning as L
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from zoo.modules.base import Classifier
 
 #: All last batches of four have four samples or two: PyTorch captures a step for each size.
 SIZES = (8, 14, 6, 22, 10)
@@ -27,18 +26,12 @@ def linear() -> nn.Sequential:
     return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
 
 
-class Module(L.LightningModule):
-    """A classifier of any layers."""
+class Module(Classifier):
+    """The zoo's classifier in double precision, with any optimizer."""
 
     def __init__(self, layers: nn.Module, make_optimizer: Any = None) -> None:
-        super().__init__()
-        self.layers = layers.double()
+        super().__init__(layers.double())
         self.make_optimizer = make_optimizer or (lambda p: torch.optim.SGD(p, lr=0.1))
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
-        self.log("train_loss", loss, on_step=False, on_epoch=True)
-        return loss
 
     def configure_optimizers(self) -> Any:
         return self.make_optimizer(self.parameters())
