@@ -72,8 +72,6 @@ _OPTIONS: dict[str, Any] = {
     "allow_rnn": True,
     # It refuses numpy's draws; otherwise torch would draw in their place.
     "use_numpy_random_stream": True,
-    # Whole numbers in modules may change, as floats may.
-    "allow_unspec_int_on_nn_module": True,
     "recompile_limit": 24,
 }
 #: How often a step may set the mode of a layer before its graph is that of the mode that it sets.
@@ -445,6 +443,8 @@ class CapturedStep:
 
     def _call(self, compiled: Callable[..., Any], arguments: tuple[Any, ...], policy: str) -> Any:
         options = {**_OPTIONS, "side_effect_replay_policy": policy, "specialize_float": not self._floats_are_inputs}
+        # Whole numbers in modules may change, as floats may.
+        options["allow_unspec_int_on_nn_module"] = self._floats_are_inputs
         with (
             logging_to(self._module, note_log),
             self._metrics.noting(),
@@ -455,7 +455,7 @@ class CapturedStep:
             self._context(),
             torch.enable_grad(),
             config.patch(**options),
-            torch.compiler.config.patch(dynamic_sources=CHANGING),  # type: ignore[attr-defined]
+            torch.compiler.config.patch(dynamic_sources=CHANGING if self._floats_are_inputs else ""),  # type: ignore[attr-defined]
             warnings.catch_warnings(),
         ):
             warnings.simplefilter("ignore")

@@ -115,7 +115,7 @@ class WatchedContainers:
                 raise CannotVectorize(changes([f"self.{name}"]))
         noted = pytree.tree_unflatten(leaves, spec)
         with graph.inserting_before(graph.output_node()):
-            graph.call_function(metric_call, (self.number(part, name), "assign", noted))
+            graph.call_function(metric_call, (str(self.number(part, name)), "assign", noted))
 
 
 def is_of_watched(effect: str) -> bool:
@@ -127,7 +127,8 @@ class _Watched:
     """Stands for a list or a dictionary while a step is captured."""
 
     def __init__(self, number: int, name: str) -> None:
-        self._number = number
+        # Dynamo keeps a string as it is; a number that has changed would become an input of the graph.
+        self._number = str(number)
         self._name = name
         self._own_of_step: dict[Any, Any] = {}
 
@@ -163,7 +164,7 @@ class _Watched:
         _refuse(self)
 
     def __hash__(self) -> int:
-        return self._number
+        return int(self._number)
 
 
 class _WatchedList(_Watched):

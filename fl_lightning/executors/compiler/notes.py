@@ -45,7 +45,7 @@ def logged(name: str, value: Any, options: dict[str, Any], of_metric: bool) -> N
 
 
 @torch.compiler.allow_in_graph  # type: ignore[untyped-decorator]
-def metric_call(metric: int, method: str, *args: Any, **kwargs: Any) -> Tensor:
+def metric_call(metric: str, method: str, *args: Any, **kwargs: Any) -> Tensor:
     """Stand for a call of a metric object, and return what stands for its value."""
     return torch.zeros(())
 
@@ -145,7 +145,8 @@ class WatchedMetrics:
             before.append((metric, type(metric), dict(vars(metric))))
         for metric, kind, attributes in before:
             shown = {name: value for name, value in attributes.items() if name in _OF_TORCH}
-            shown["_number_in_step"] = self._numbers[id(metric)]
+            # Dynamo keeps a string as it is; a number that has changed would become an input of the graph.
+            shown["_number_in_step"] = str(self._numbers[id(metric)])
             shown["_members_in_step"] = self._members.get(id(metric), {})
             become(metric, _watched(kind), shown)
         try:
@@ -198,8 +199,7 @@ def _items(self: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _hash(self: Any) -> int:
-    number: int = self._number_in_step
-    return number
+    return int(self._number_in_step)
 
 
 @cache

@@ -88,7 +88,7 @@ class Reader:
             if isinstance(leaf, fx.Node):
                 leaves[place] = TensorPlace(self._keep(leaf), _kind_of_number(leaf))
         self._values_of_metrics[node] = BatchValue(len(self.logged.metric_calls), None)
-        self.logged.metric_calls.append(MetricCall(self._metrics[metric], method, leaves, spec))
+        self.logged.metric_calls.append(MetricCall(self._metrics[int(metric)], method, leaves, spec))
 
     def _read_part(self, node: fx.Node) -> None:
         _check_value_is_logged_alone(node)
@@ -103,7 +103,7 @@ class Reader:
             if isinstance(option, fx.Node) and key != "batch_size":
                 raise CannotVectorize(f"`self.log({name!r}, ...)` has another `{key}` from step to step")
         if of_metric:
-            value = self._metrics[value]
+            value = self._metrics[int(value)]
         elif value in self._values_of_metrics:
             value = self._values_of_metrics[value]
         else:
