@@ -370,6 +370,8 @@ def read_results(folder: str | os.PathLike[str]) -> Results:
         runs = runs.astype({"fold": int, "seed": int, "score": float, "constant_score": float})
         tried = pd.DataFrame(read_csv(tuning) if tuning.is_file() else [], columns=_TUNING)
         read = Results(folder, read_json(table), runs, tried)
+        if "among" not in read.table:
+            raise ValueError("table.json is of a version whose tables did not name the model that is scored")
     except (csv.Error, ValueError) as error:
         raise ValueError(
             f"results.csv, table.json and tuning.csv in {folder} must be whole: {error}. Run the table again; it "
