@@ -63,7 +63,8 @@ def test_config_files_know_the_types_of_arguments_and_take_a_clock_of_a_user() -
 
 def test_texts_show_what_differs_from_defaults() -> None:
     assert repr(FedAvg(0.5, exchange=[Clip(1.0), TopK(np.float32(0.5))], server_lr=1)) == (
-        "FedAvg(clients_per_round=0.5, exchange=[Clip(norm=1.0), TopK(fraction=0.5, error_feedback=True, link='up')])"
+        "FedAvg(clients_per_round=0.5, exchange=[Clip(norm=1.0), TopK(fraction=0.5, error_feedback=True, link='up', "
+        "of='update')])"
     )
     texts = {
         "<ndarray of shape (3, 4)>": np.zeros((3, 4)),
