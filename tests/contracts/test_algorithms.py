@@ -63,7 +63,7 @@ def test_an_algorithm(name: str, checks_of: Callable[[str], PartChecks], subtest
             assert repr(eval(text, {**vars(parts), **vars(_public), **vars(algorithms)})) == text
 
 
-@pytest.mark.parametrize("name", one_in(6))
+@pytest.mark.parametrize("name", one_in(12))
 def test_other_fits_of_an_algorithm(
     name: str, checks_of: Callable[[str], PartChecks], subtests: pytest.Subtests
 ) -> None:
@@ -91,7 +91,7 @@ class Kill(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("name", one_in(13))
+@pytest.mark.parametrize("name", one_in(26))
 def test_in_other_processes(
     name: str, checks_of: Callable[[str], PartChecks], tmp_path: Path, subtests: pytest.Subtests
 ) -> None:

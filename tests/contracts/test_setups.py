@@ -47,12 +47,12 @@ WHOLE = ("Ditto",)
 
 
 def params() -> Iterator[Any]:
-    """Return all cells; of most methods, nine of ten are long."""
+    """Return all cells; of most methods, 19 of 20 are long."""
     for place, (name, title) in enumerate(cells()):
         marks = []
         if name in WRONG_TODAY.get(title, ()):
             marks.append(pytest.mark.xfail(strict=True, reason="wrong today"))
-        if title == "two processes" or (name not in WHOLE and title != "plain" and place % 10):
+        if title == "two processes" or (name not in WHOLE and title != "plain" and place % 20):
             marks.append(pytest.mark.long)
         yield pytest.param(name, title, marks=marks, id=f"{name}, {title}")
 

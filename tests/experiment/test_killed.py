@@ -86,6 +86,7 @@ def test_a_run_that_is_killed_at_random_and_started_again(tmp_path: Path, faulty
     assert counts.total() <= CELLS + kills  # one may be killed after the test and before its result is written
 
 
+@pytest.mark.long
 def test_runs_that_share_a_folder_run_each_cell_once(tmp_path: Path, faulty: None) -> None:
     content = small(seeds=[0, 1], callbacks=table(tmp_path)["callbacks"])
     whole = run_here(content, tmp_path / "whole")

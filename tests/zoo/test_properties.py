@@ -203,7 +203,7 @@ def assert_same(composition: Composition) -> None:
 EITHER = st.one_of(compositions(False, *LAYERS), compositions(True, *IMAGE_LAYERS))
 
 
-@settings(max_examples=5, deadline=None, derandomize=True, database=None)
+@settings(max_examples=3, deadline=None, derandomize=True, database=None)
 @given(EITHER)
 def test_compositions(composition: Composition) -> None:
     assert_same(composition)

@@ -175,7 +175,7 @@ class MarksInputs(Classifier):
 
 ENTRIES = [
     Entry("batch is a BatchEncoding", OfDict, collated(lambda x, y, n: BatchEncoding({"x": x, "labels": y}))),
-    Entry("transformers-like, padded batches", SequenceClassifier, padded),
+    Entry("transformers-like, padded batches", SequenceClassifier, padded, long=True),
     odd("other keys", lambda x, y, odd: {"x": x, "odd" if odd else "y": y}, lambda batch: "odd" in batch),
     odd(
         "batch has a text with an attribute",

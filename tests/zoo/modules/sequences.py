@@ -80,8 +80,8 @@ class Embedded(Classifier):
 
 
 ENTRIES = [
-    Entry("TransformerEncoder with dropout", TransformerWithDropout, words, tolerance=1e-05),
-    Entry("causal language model, tied weights", LanguageModel, words, sizes=UNEQUAL),
+    Entry("TransformerEncoder with dropout", TransformerWithDropout, words, tolerance=1e-05, long=True),
+    Entry("causal language model, tied weights", LanguageModel, words, sizes=UNEQUAL, long=True),
 ]
 LONG = [
     Entry("embedding with padding_idx", lambda: Embedded(padding_idx=0), words),
