@@ -193,7 +193,6 @@ def test_a_score_that_is_not_finite_is_told_and_left_out_of_the_report(tmp_path:
         experiment_report(tmp_path)
 
 
-@pytest.mark.long
 def test_workers_give_what_one_process_gives(tmp_path: Path, faulty: None) -> None:
     table = small()
     run(table, tmp_path / "one")
