@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from fl_lightning.experiment import read_table
-from fl_lightning.report.published import Pair, Score
+from fl_lightning.report.published import Pair, Score, published_score
 
 HERE = Path(__file__).parent
 TABLES = HERE.parent / "fl_lightning" / "recipes" / "tables"
@@ -107,8 +107,7 @@ def published_pairs() -> list[tuple[Pair, str]]:
                     own = runs[(runs["table"] == table.name) & (runs["data"] == data) & (runs["method"] == method)]
                     if own.empty:
                         continue
-                    theirs = number if isinstance(number, dict) else {"score": number}
-                    there = Score(theirs["score"], theirs.get("sd", math.nan), entry.get("runs", 1))
+                    there = published_score(number, entry.get("runs", 1))
                     scores = 100 * own[column]
                     here = Score(scores.mean(), scores.std(), len(scores))
                     rounds = f"{own['rounds'].min()} of {rounds_of_table}"

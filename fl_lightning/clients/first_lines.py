@@ -1,4 +1,4 @@
-"""What a fit says when it begins."""
+"""The first lines of a fit."""
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 

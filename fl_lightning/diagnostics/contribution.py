@@ -1,4 +1,4 @@
-"""What each client's update contributes to a round, by Shapley values and by leaving one out."""
+"""Contributions of clients to rounds, by Shapley values and by leaving one out."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ENDINGS = (".csv", ".png", ".pdf", ".svg")
 
 
 class Contributed(NamedTuple):
-    """What a client contributed to a round.
+    """The contribution of a client to a round.
 
     Attributes:
         round: The round, from 0.

@@ -6,8 +6,10 @@ import csv
 import hashlib
 import io
 import json
+import os
 import warnings
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +106,8 @@ def columns_of(rows: Sequence[Mapping[str, Any]], first: Sequence[str] = ()) -> 
 
 def remove_files(folder: Path, *patterns: str) -> None:
     """Remove the files of a folder whose names match one of some patterns."""
-    for pattern in patterns:
-        for path in folder.glob(pattern):
-            path.unlink(missing_ok=True)
+    # The folder is listed once, as tables have thousands of them.
+    names = os.listdir(folder) if folder.is_dir() else []
+    for name in names:
+        if any(fnmatchcase(name, pattern) for pattern in patterns):
+            (folder / name).unlink(missing_ok=True)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fl_lightning.settings import check
-
 Select = Literal["last", "best on validation", "best on test"]
 """The reading of a table: the last model, or the best one by a metric of the validation set or of the test set."""
 
@@ -47,9 +45,3 @@ def check_reading(select: Select, data: str, validates_on_test: bool) -> None:
             f"`select` is 'best on validation', but the data set {data} has `validate_on_test: true`, so the model "
             "would be selected on the test set. Give `select: best on test`, which says so, or `select: last`."
         )
-
-
-def check_published_reading(name: str, select: object) -> None:
-    """Raise ``ValueError`` unless a reading of published numbers is one of a table's, or not known (``None``)."""
-    if select is not None:
-        check(f"`{name}`", select, Select)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fl_lightning.experiment.build import Spec, check_spec, references, refuse_unknown
-from fl_lightning.experiment.readings import Among, Select, check_published_reading, check_reading
+from fl_lightning.experiment.readings import Among, Select, check_reading
 from fl_lightning.experiment.search import SearchKind
 from fl_lightning.metrics import larger_is_better
 from fl_lightning.notebook import as_table
@@ -275,7 +275,9 @@ def _check_published(name: str, entry: Any) -> None:
     """Raise ``TypeError`` or ``ValueError`` unless an entry has the ``scores`` of one source."""
     check(f"`{name}`", entry, Mapping)
     refuse_unknown(f"`{name}`", entry, ("scores", "runs", "select"))
-    check_published_reading(f"{name}.select", entry.get("select"))
+    # A source may not say which model it scored.
+    if entry.get("select") is not None:
+        check(f"`{name}.select`", entry["select"], Select)
     check(f"`{name}.runs`", entry.get("runs", 1), Count)
     for method, score in check(f"`{name}.scores`", entry.get("scores"), Mapping).items():
         if not isinstance(score, Mapping):

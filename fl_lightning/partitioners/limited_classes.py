@@ -70,7 +70,7 @@ class PathologicalPartitioner(Partitioner):
         if self.class_assignment_mode == "random":
             return rng.permutation(num_classes)[: self.num_classes_per_partition]
         if self.class_assignment_mode == "deterministic":
-            return (client + np.arange(self.num_classes_per_partition)) % num_classes
+            return successive(client, self.num_classes_per_partition, num_classes)
         first = client % num_classes
         others = rng.permutation(np.delete(np.arange(num_classes), first))
         return np.append(others[: self.num_classes_per_partition - 1], first)
@@ -135,7 +135,7 @@ class LimitedClassesPartitioner(Partitioner):
         full[self.limited_clients] = False
         limited = np.zeros_like(full)
         for position, client in enumerate(self.limited_clients):
-            limited[client, (k * position + np.arange(k)) % num_classes] = True
+            limited[client, successive(k * position, k, num_classes)] = True
         counts: np.ndarray = full * (totals // self.num_clients)
         rest = np.where(limited.any(axis=0), limited, full)
         counts += share_equally(rest, totals - counts.sum(axis=0))
@@ -187,10 +187,9 @@ class PowerLawPartitioner(Partitioner):
         rng = self.generator()
         totals = np.bincount(classes)
         _check_classes(self.num_classes_per_partition, len(totals))
-        offsets = np.arange(self.num_classes_per_partition)
         holders = np.zeros((self.num_clients, len(totals)), dtype=bool)
         for client in range(self.num_clients):
-            holders[client, (client + offsets) % len(totals)] = True
+            holders[client, successive(client, self.num_classes_per_partition, len(totals))] = True
         rest = totals - self.least_per_class * holders.sum(axis=0)
         if (rest < 0).any():
             scarce = int(np.argmax(rest < 0))
@@ -202,6 +201,11 @@ class PowerLawPartitioner(Partitioner):
         shares = draws / np.maximum(draws.sum(axis=0), 1e-300)
         counts = holders * self.least_per_class + np.floor(shares * rest).astype(np.int64)
         return deal(classes, counts, rng)
+
+
+def successive(first: int, number: int, num_classes: int) -> np.ndarray:
+    """Return so many classes from a first one on; after the last class comes class 0."""
+    return (first + np.arange(number)) % num_classes
 
 
 def share_equally(holders: np.ndarray, totals: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What clients' optimizers hold from round to round."""
+"""States of clients' optimizers, kept from round to round."""
 
 from __future__ import annotations
 

@@ -76,6 +76,19 @@ class Pair:
         return abs(self.difference) <= 2 * self.error
 
 
+def published_score(number: float | Mapping[str, float], runs: int, factor: float = 1.0) -> Score:
+    """Return a score of a table's ``published``.
+
+    Args:
+        number: The score, or ``{score, sd}``.
+        runs: Number of runs behind it.
+        factor: What it is divided by.
+    """
+    if not isinstance(number, Mapping):
+        number = {"score": number}
+    return Score(number["score"] / factor, number.get("sd", math.nan) / factor, runs)
+
+
 def published_pairs(results: Results) -> Iterator[Pair]:
     """Yield each published score of the table whose method was run on the data set, with ours."""
     for data in results.data:
@@ -87,9 +100,7 @@ def published_pairs(results: Results) -> Iterator[Pair]:
             for method, number in entry["scores"].items():
                 if method not in results.methods or results.scores.loc[data][method].isna().all():
                     continue
-                if not isinstance(number, Mapping):
-                    number = {"score": number}
-                there = Score(number["score"] / factor, number.get("sd", math.nan) / factor, entry.get("runs", 1))
+                there = published_score(number, entry.get("runs", 1), factor)
                 ours = None
                 if here is not None:
                     scores = summarize(here[method].dropna().to_numpy())

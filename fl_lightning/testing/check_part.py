@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import tempfile
 import time
 import warnings
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,6 +29,7 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.executors import Executor
 from fl_lightning.notebook import as_table
 from fl_lightning.parts import Aggregation, ClientSampler, Exchange, LocalObjective, Schedule, ServerOptimizer
+from fl_lightning.seeding import preserved_generators
 from fl_lightning.settings import Count, check
 from fl_lightning.testing.fits import (
     BodyAndHead,
@@ -457,11 +456,10 @@ def _undisturbed() -> Iterator[None]:
     threads = torch.get_num_threads()
     loggers = [logging.getLogger("lightning.pytorch"), logging.getLogger("lightning.fabric")]
     levels = [logger.level for logger in loggers]
-    numbers = random.getstate(), np.random.get_state()
     try:
         for logger in loggers:
             logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        with warnings.catch_warnings(), preserved_generators(torch.device("cpu")):
             warnings.simplefilter("ignore")
             torch.set_num_threads(1)
             yield
@@ -469,5 +467,3 @@ def _undisturbed() -> Iterator[None]:
         torch.set_num_threads(threads)
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)
-        random.setstate(numbers[0])
-        np.random.set_state(numbers[1])

@@ -13,7 +13,7 @@ FedAvg's is :class:`WeightedMean`. Of two clients with 1 and 2 samples, whose mo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -188,6 +188,12 @@ class CurrentMean(WeightedMean):
         return current + share * (mean - current)
 
 
+def hidden_clients(aggregation: Aggregation, algorithm: Algorithm) -> Iterator[str]:
+    """Yield why a mean over all clients is none: the server does not see what a single client sends."""
+    if algorithm.schedule.circulates or algorithm.schedule.asynchronous:
+        yield f"`aggregation` cannot be {aggregation!r}, a mean over all clients, with {algorithm.schedule!r}."
+
+
 class StaleMean(WeightedMean):
     """The mean over all clients; a client that did not train counts with its last local model (eq. (3b)).
 
@@ -206,8 +212,7 @@ class StaleMean(WeightedMean):
     @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether the server does not see the model of a single client."""
-        if algorithm.schedule.circulates or algorithm.schedule.asynchronous:
-            yield f"`aggregation` cannot be {self!r}, a mean over all clients, with {algorithm.schedule!r}."
+        return hidden_clients(self, algorithm)
 
     @override
     def setup(self, federation: Federation) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fl_lightning.parts.aggregations.base import Weighting
-from fl_lightning.parts.aggregations.means import MeanAggregation
+from fl_lightning.parts.aggregations.means import MeanAggregation, hidden_clients
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult
@@ -47,8 +47,7 @@ class RememberedUpdates(MeanAggregation):
     @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether the server does not see the update of a single client."""
-        if algorithm.schedule.circulates or algorithm.schedule.asynchronous:
-            yield f"`aggregation` cannot be {self!r}, a mean over all clients, with {algorithm.schedule!r}."
+        return hidden_clients(self, algorithm)
 
     @override
     def setup(self, federation: Federation) -> None:

@@ -41,7 +41,7 @@ class Compressor(Exchange, ABC):
     difference, so this is error feedback too (Mishchenko et al. 2019, Richtarik et al. 2021).
 
     With ``of="model"`` the client compresses its trained model in place of its update, without error feedback, as some
-    libraries do. What is left out of it then counts as 0 in the mean, and so pulls the server's model to 0.
+    libraries do. Values that are left out then count as 0 in the mean, which pulls the server's model to 0.
 
     Buffers and personal parameters are not compressed. In a list of compressions, the second one sees only the values
     that the first one sends, and has no error feedback: what it owes would lie at other places.
