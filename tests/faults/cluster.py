@@ -192,8 +192,8 @@ def turn_clocks_back(folder: Path, rng: random.Random) -> Outcomes:
         child = Forked(back, folder / str(trial) / "log")
         child.wait(_PATIENCE)
         child.kill()
-        number = tries.read_text().count("\n")
-        yield None if number == 1 else f"{number} attempts"
+        number = tries.read_text().count("\n") if tries.exists() else 0
+        yield None if number == 1 else f"{number} attempts: {child.output()[-500:]}"
 
 
 def stop_workers(folder: Path, rng: random.Random) -> Outcomes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import multiprocessing.forkserver
 import os
 import signal
 import time
@@ -42,6 +43,8 @@ class Forked:
         for descriptor in (1, 2):
             os.dup2(output, descriptor)
         faulthandler.register(signal.SIGUSR2)
+        # A fork server that the parent has started is no child of this process, which can wait for its children alone.
+        multiprocessing.forkserver._forkserver.__init__()  # type: ignore[misc, attr-defined]
         self.function()
 
     def wait(self, seconds: float) -> int | None:
