@@ -20,11 +20,11 @@ from fl_lightning._lightning.loops.client_loop import ClientLoop
 from fl_lightning._lightning.loops.hooks import enter_fx
 from fl_lightning._lightning.loops.local_optimizers import maximized, maximizes
 from fl_lightning.clients.batches import ClientBatches, LocalSettings
+from fl_lightning.clients.client_steps import ClientSteps, LossSteps, TermSteps, WalkSteps
 from fl_lightning.clients.forward_pass import RecordedPass
 from fl_lightning.clients.output_layer import OutputLayer
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.clients.step_counts import StepCounts
-from fl_lightning.clients.steps import ClientSteps, LossSteps, TermSteps, WalkSteps
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import LocalClient
@@ -148,7 +148,7 @@ class LocalTraining:
         task = client.task
         self.show([task])
         steps = self._steps_of(client)
-        loop.correction = steps
+        loop.client_steps = steps
         self.seed(task)
         one_pass = self.batches.one_pass(task)
         further_per_step = self.algorithm.batches_per_step(task) - 1

@@ -34,8 +34,8 @@ from fl_lightning._lightning.logs.client_log import ClientLog
 from fl_lightning._lightning.loops.hooks import STEP_HOOKS, Hook
 from fl_lightning._lightning.loops.local_optimizers import LocalOptimizers
 from fl_lightning._lightning.loops.overrides import is_plain_transfer
-from fl_lightning._lightning.loops.passes import Pass, StepPasses
-from fl_lightning._lightning.loops.steps import Step, StepCorrection, make_step
+from fl_lightning._lightning.loops.passes import StepPasses
+from fl_lightning._lightning.loops.steps import ChangedSteps, Pass, Step, make_step
 from fl_lightning._lightning.loops.stopping import StopRequests
 from fl_lightning.parts.messages import OptimizerState
 
@@ -51,8 +51,8 @@ class ClientLoop(_TrainingEpochLoop):
     stop: StopRequests
     #: How clients step in this round.
     step: Step
-    #: What the objective of the client at work does to its steps; ``None`` between clients.
-    correction: StepCorrection | None = None
+    #: The steps of the client at work, as its objective changes them; ``None`` between clients.
+    client_steps: ChangedSteps | None = None
 
     @classmethod
     def take_over(cls, stock: _TrainingEpochLoop) -> ClientLoop:
@@ -202,7 +202,7 @@ class ClientLoop(_TrainingEpochLoop):
 
     def end_client(self, slot: int) -> int:
         """Free the client's gradients and optimizer states, and return how many optimizer steps it made."""
-        self.correction = None
+        self.client_steps = None
         self.optimizers.end_client(slot)
         return self._step_counter.completed - self._steps_before_client
 
@@ -290,8 +290,8 @@ class ClientLoop(_TrainingEpochLoop):
 
     def look_at_batch(self, batch: Any, batch_idx: int) -> None:
         """Take gradients on a batch without a step: nothing is counted or logged, and no hook of batches runs."""
-        assert self.correction is not None
-        walk = self.correction.walk
+        assert self.client_steps is not None
+        walk = self.client_steps.walk
         assert walk is not None
         self.stop.poll()
         self._window = 1
@@ -329,7 +329,7 @@ class ClientLoop(_TrainingEpochLoop):
             return first.outputs
         progress = self.automatic_optimization.optim_progress.optimizer.step
         progress.increment_ready()
-        walk = first.correction.walk
+        walk = first.client_steps.walk
         if walk is None:
             first.step()
             outputs = first.outputs
@@ -353,8 +353,8 @@ class CorrectsGradients(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
     ) -> None:
         loop = trainer.fit_loop.epoch_loop
-        if isinstance(loop, ClientLoop) and loop.correction is not None:
-            loop.correction.correct(optimizer)
+        if isinstance(loop, ClientLoop) and loop.client_steps is not None:
+            loop.client_steps.correct(optimizer)
 
 
 class _Hidden:

@@ -2,17 +2,20 @@
 
 ::
 
-    training_step                   the objective may change the loss
-    on_before_zero_grad             and `optimizer_zero_grad`, at the first batch of a step
-    on_before_backward, backward, on_after_backward
-    on_before_optimizer_step        the objective changes the gradients, where its callback stands
-    configure_gradient_clipping
-    optimizer.step
+    Pass.__call__       training_step                   the objective may change the loss
+                        on_before_zero_grad             and `optimizer_zero_grad`, at the first batch of a step
+                        on_before_backward, backward, on_after_backward
+    Step.take           on_before_optimizer_step        the objective changes the gradients, where its callback stands
+                        configure_gradient_clipping
+                        optimizer.step
 
-There are two ways to take it, with the same arithmetic. :class:`LightningStep` calls what Lightning's loop calls, so
-that whatever users override sees each act. Strategy and precision plugin pass most of these calls on; with a small
-model, that takes longer than the arithmetic. :class:`PlainStep` leaves them out, where nobody overrides any of it.
-:func:`make_step` chooses between them, once a round.
+A :class:`Pass` is one batch's. It is the closure that Lightning gives to an optimizer, which calls it inside its
+``step``: once, or several times as LBFGS does. A :class:`Step` is the way in which all steps of a round are taken.
+
+There are two ways, with the same arithmetic. :class:`LightningStep` calls what Lightning's loop calls, so that whatever
+users override sees each act. Strategy and precision plugin pass most of these calls on; with a small model, that takes
+longer than the arithmetic. :class:`PlainStep` leaves them out, where nobody overrides any of it. :func:`make_step`
+chooses between them, once a round.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ import torch
 from lightning.pytorch.loops.optimization.automatic import ClosureResult
 from lightning.pytorch.plugins.precision import Precision
 from lightning.pytorch.trainer import call
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 from torch import Tensor
@@ -46,14 +50,14 @@ from fl_lightning._lightning.loops.overrides import (
 
 if TYPE_CHECKING:
     from fl_lightning._lightning.loops.client_loop import ClientLoop
-    from fl_lightning._lightning.loops.passes import Pass, StepPasses
+    from fl_lightning._lightning.loops.passes import StepPasses
 
 #: ``training_step`` as Lightning calls it: takes a batch and its place, and returns what the module's returns.
 TrainingStep = Callable[[Any, int], Any]
 
 
-class StepCorrection(Protocol):
-    """The changes that a client's local objective makes to its steps."""
+class ChangedSteps(Protocol):
+    """The steps of one client, as its local objective changes them; see :mod:`fl_lightning.clients.client_steps`."""
 
     def run_step(self, step: TrainingStep, batch: Any, batch_idx: int) -> Any:
         """Run ``training_step``, and return what it returned, with the loss to minimise."""
@@ -67,6 +71,79 @@ class StepCorrection(Protocol):
     @property
     def walk(self) -> Callable[[StepPasses], None] | None:
         """Takes a step of several passes; ``None`` where a step takes one."""
+
+
+class Pass:
+    """A forward and backward pass over a batch: the closure that an optimizer's step calls.
+
+    Args:
+        loop: The clients' loop, with a client at work.
+        batch: The batch, on the module's device.
+        batch_idx: Position in the client's local training.
+        is_quiet: Whether what ``training_step`` logs is dropped.
+
+    Attributes:
+        client_steps: What the client's objective does to the pass.
+        optimizer: The module's optimizer.
+        outputs: What Lightning hands to ``on_train_batch_end``.
+        runs: How often it ran.
+    """
+
+    def __init__(self, loop: ClientLoop, batch: Any, batch_idx: int, is_quiet: bool = False) -> None:
+        assert loop.client_steps is not None
+        self._loop = loop
+        self._batch = batch
+        self.batch_idx = batch_idx
+        self._is_quiet = is_quiet
+        self.client_steps: ChangedSteps = loop.client_steps
+        self.optimizer: Optimizer = loop.trainer.optimizers[0]
+        self.outputs: dict[str, Any] = {}
+        self.runs = 0
+
+    def __call__(self) -> Tensor | None:
+        """Run ``training_step`` and the backward pass; return the loss, None if there is none."""
+        self.runs += 1
+        loop = self._loop
+        step = loop.step
+        optimizer = self.optimizer
+        # An optimizer whose `step` runs without gradients counts on the closure for them, as in Lightning.
+        with torch.enable_grad():
+            result = self._forward()
+            if loop.is_window_new:
+                step.zero_gradients(optimizer, self.batch_idx)
+            if result.closure_loss is None or result.loss is None:
+                loop._warning_cache.warn("`training_step` returned `None`; if on purpose, ignore this warning.")
+                return None
+            self.outputs.update(result.asdict())
+            step.backward(result.closure_loss, optimizer)
+            # Most optimizers do not look at the loss, so that the value of the objective's term need not be known.
+            if is_blind_to_loss(optimizer):
+                return result.loss
+            return result.loss + self.client_steps.value()
+
+    def _forward(self) -> ClosureResult:
+        """Run ``training_step`` with the loss that the objective makes of it."""
+        trainer = self._loop.trainer
+        with unnoticed(trainer.lightning_module) if self._is_quiet else nullcontext():
+            output = self.client_steps.run_step(self._loop.step.training_step, self._batch, self.batch_idx)
+        accumulate = trainer.accumulate_grad_batches
+        if accumulate == 1 and isinstance(output, Tensor):
+            # Lightning would divide by 1.
+            return ClosureResult(output)
+        return ClosureResult.from_training_step_output(output, accumulate)
+
+    def step(self) -> None:
+        """Let the optimizer take a step, in which it calls the pass.
+
+        Raises:
+            MisconfigurationException: If it has not called it.
+        """
+        self._loop.step.take(self)
+        if not self.runs:
+            raise MisconfigurationException(
+                f"`{type(self.optimizer).__name__}.step` was not given the closure, or has not called it, so nothing "
+                "was trained. A user-defined `optimizer_step` must call `optimizer.step(closure=optimizer_closure)`."
+            )
 
 
 class Step(ABC):
@@ -98,55 +175,27 @@ class Step(ABC):
         args = (batch, batch_idx) if self.takes_index else (batch,)
         return self._call("training_step", self._trainer.strategy.training_step, *args)
 
-    def take_gradients(self, made: Pass) -> Tensor | None:
-        """Run a pass: ``training_step`` and backward; return the loss, ``None`` if there is none."""
-        loop = self._loop
-        optimizer = made.optimizer
-        # An optimizer whose `step` runs without gradients counts on the closure for them, as in Lightning.
-        with torch.enable_grad():
-            result = self._forward(made)
-            if loop.is_window_new:
-                self._zero_gradients(made)
-            if result.closure_loss is None or result.loss is None:
-                loop._warning_cache.warn("`training_step` returned `None`; if on purpose, ignore this warning.")
-                return None
-            made.outputs.update(result.asdict())
-            self._backward(result.closure_loss, optimizer)
-            # Most optimizers do not look at the loss, so that the value of the objective's term need not be known.
-            if is_blind_to_loss(optimizer):
-                return result.loss
-            return result.loss + made.correction.value()
-
-    @abstractmethod
-    def take(self, made: Pass) -> None:
-        """Let the optimizer step on the gradients of a pass, which it may ask for several times."""
-
-    @abstractmethod
-    def _backward(self, loss: Tensor, optimizer: Optimizer) -> None:
-        """Add the gradients of a loss to the parameters'."""
-
-    def _forward(self, made: Pass) -> ClosureResult:
-        """Run ``training_step`` with the loss that the objective makes of it."""
-        with unnoticed(self._module) if made.is_quiet else nullcontext():
-            output = made.correction.run_step(self.training_step, made.batch, made.batch_idx)
-        accumulate = self._trainer.accumulate_grad_batches
-        if accumulate == 1 and isinstance(output, Tensor):
-            # Lightning would divide by 1.
-            return ClosureResult(output)
-        return ClosureResult.from_training_step_output(output, accumulate)
-
-    def _zero_gradients(self, made: Pass) -> None:
-        self._hooks["on_before_zero_grad"](made.optimizer)
+    def zero_gradients(self, optimizer: Optimizer, batch_idx: int) -> None:
+        """Clear the gradients, with the hooks that belong to it."""
+        self._hooks["on_before_zero_grad"](optimizer)
         if self._zeroes:
-            args = (self._trainer.current_epoch, made.batch_idx, made.optimizer)
+            args = (self._trainer.current_epoch, batch_idx, optimizer)
             call._call_lightning_module_hook(self._trainer, "optimizer_zero_grad", *args)
         elif self._has_own_zero_grad:
-            made.optimizer.zero_grad()
+            optimizer.zero_grad()
         else:
             # Torch's own does the same; with a small model, what it tells profilers takes as long as the arithmetic.
-            for group in made.optimizer.param_groups:
+            for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     parameter.grad = None
+
+    @abstractmethod
+    def backward(self, loss: Tensor, optimizer: Optimizer) -> None:
+        """Add the gradients of a loss to the parameters'."""
+
+    @abstractmethod
+    def take(self, closure: Pass) -> None:
+        """Let the optimizer step on the gradients of a pass, which it may ask for several times."""
 
     def _call(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function as a hook of this name, for ``self.log`` and the profiler."""
@@ -175,24 +224,24 @@ class PlainStep(Step):
         return self._call("training_step", self._module.training_step, *args)
 
     @override
-    def take(self, made: Pass) -> None:
-        optimizer = made.optimizer
+    def backward(self, loss: Tensor, optimizer: Optimizer) -> None:
+        self._call("backward", loss.backward)
 
-        def closure() -> Tensor | None:
-            loss = made()
+    @override
+    def take(self, closure: Pass) -> None:
+        optimizer = closure.optimizer
+
+        def gradients() -> Tensor | None:
+            loss = closure()
             self._hooks["on_before_optimizer_step"](optimizer)
             self._clip(optimizer)
             return loss
 
         if is_plain_sgd(optimizer):
-            closure()
+            gradients()
             step_plain_sgd(optimizer)
         else:
-            optimizer.step(closure=closure)  # type: ignore[arg-type]
-
-    @override
-    def _backward(self, loss: Tensor, optimizer: Optimizer) -> None:
-        self._call("backward", loss.backward)
+            optimizer.step(closure=gradients)  # type: ignore[arg-type]
 
     def _clip(self, optimizer: Optimizer) -> None:
         trainer = self._trainer
@@ -209,14 +258,14 @@ class LightningStep(Step):
     """
 
     @override
-    def take(self, made: Pass) -> None:
-        wrapped = self._trainer.strategy._lightning_optimizers[0]
-        args = (self._trainer.current_epoch, made.batch_idx, wrapped, made)
-        call._call_lightning_module_hook(self._trainer, "optimizer_step", *args)
+    def backward(self, loss: Tensor, optimizer: Optimizer) -> None:
+        self._call("backward", self._trainer.strategy.backward, loss, optimizer)
 
     @override
-    def _backward(self, loss: Tensor, optimizer: Optimizer) -> None:
-        self._call("backward", self._trainer.strategy.backward, loss, optimizer)
+    def take(self, closure: Pass) -> None:
+        wrapped = self._trainer.strategy._lightning_optimizers[0]
+        args = (self._trainer.current_epoch, closure.batch_idx, wrapped, closure)
+        call._call_lightning_module_hook(self._trainer, "optimizer_step", *args)
 
 
 def make_step(loop: ClientLoop, hooks: Mapping[str, Hook]) -> Step:

@@ -1,7 +1,7 @@
 """The changes that a client's local objective makes to its steps.
 
 Lightning's loop over a client's batches asks one object for all that an objective changes:
-:attr:`~fl_lightning._lightning.loops.client_loop.ClientLoop.correction`. Which one that is follows from what the
+:attr:`~fl_lightning._lightning.loops.client_loop.ClientLoop.client_steps`. Which one that is follows from what the
 objective asks for (:mod:`fl_lightning.parts.objectives.corrections`):
 
 =============== ======================== ====================================================================
