@@ -13,6 +13,7 @@ from fl_lightning.algorithms.fedexp import MIFA, FedExP
 from fl_lightning.algorithms.fednova import FedNova
 from fl_lightning.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from fl_lightning.algorithms.fedprox import FedProx
+from fl_lightning.algorithms.hierfavg import HierFAVG
 from fl_lightning.algorithms.lora import FedLoRA
 from fl_lightning.algorithms.losses import MOON, FedDecorr, FedLC, FedNTD, FedProto, FedRoD, FedSAM
 from fl_lightning.algorithms.mime import Mime, MimeLite
@@ -110,6 +111,7 @@ __all__ = [
     "FederatedDataModule",
     "FederatedLoop",
     "FrozenPrefixCache",
+    "HierFAVG",
     "ImportanceSampler",
     "LGFedAvg",
     "Local",

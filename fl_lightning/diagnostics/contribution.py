@@ -162,7 +162,7 @@ class Contribution(RoundObserver):
         """Check that there are rounds to measure."""
         callback = aggregation_of(trainer, self)
         schedule = callback.algorithm.schedule
-        if schedule.asynchronous or schedule.circulates:
+        if schedule.asynchronous or schedule.hides_clients:
             raise ValueError(
                 f"Contribution measures rounds in which the server takes a mean of its clients, got {schedule!r}. Give "
                 "a synchronous algorithm, such as FedAvg."

@@ -19,7 +19,9 @@ class Communication(RoundObserver):
 
     ``fed/models_down`` and ``fed/models_up`` count vectors of the model's length, so SCAFFOLD's control variate counts
     as a second one. ``fed/bytes_down`` and ``fed/bytes_up`` count every number that travels, with the bits that it
-    takes: each tensor in its own type, or as an exchange compresses it. When the target is reached,
+    takes: each tensor in its own type, or as an exchange compresses it. Where groups of clients have edges, these
+    are the messages between clients and edges; ``fed/edge_models_down`` and the like count those between edges and the
+    server. When the target is reached,
     ``fed/rounds_to_target`` and ``fed/cost_to_target`` are logged from then on; the cost is in rounds of FedAvg,
     ``rounds x vectors`` (Acar et al. 2021: twice the rounds for SCAFFOLD).
 
@@ -81,6 +83,13 @@ class Communication(RoundObserver):
             "fed/bytes_down": traffic.bits_down / 8,
             "fed/bytes_up": traffic.bits_up / 8,
         }
+        if traffic.edge_models_down:
+            self.values |= {
+                "fed/edge_models_down": traffic.edge_models_down,
+                "fed/edge_models_up": traffic.edge_models_up,
+                "fed/edge_bytes_down": traffic.edge_bits_down / 8,
+                "fed/edge_bytes_up": traffic.edge_bits_up / 8,
+            }
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Compare the validation metric with the target, and log.

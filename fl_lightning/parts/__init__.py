@@ -67,6 +67,7 @@ from fl_lightning.parts.part import Part
 from fl_lightning.parts.round import Round
 from fl_lightning.parts.run import Run
 from fl_lightning.parts.samplers.base import ClientSampler
+from fl_lightning.parts.samplers.groups import GroupSampler
 from fl_lightning.parts.samplers.importance import ImportanceSampler
 from fl_lightning.parts.samplers.participation import Participation
 from fl_lightning.parts.samplers.selection import ActiveSampler, Oort, PowerOfChoice, TierSampler
@@ -76,6 +77,7 @@ from fl_lightning.parts.schedules.base import Schedule
 from fl_lightning.parts.schedules.calibration import PAPER_STALENESS, calibrate_staleness
 from fl_lightning.parts.schedules.clusters import Clusters
 from fl_lightning.parts.schedules.gradient_first import GradientFirst
+from fl_lightning.parts.schedules.hierarchical import Hierarchical
 from fl_lightning.parts.schedules.own_models import AdaptiveStart, FineTuning, ProximalModels
 from fl_lightning.parts.schedules.personal_first import PersonalFirst
 from fl_lightning.parts.schedules.redistribution import Redistribution
@@ -133,6 +135,8 @@ __all__ = [
     "GaussianAttack",
     "GeometricMedian",
     "GradientFirst",
+    "GroupSampler",
+    "Hierarchical",
     "ImportanceSampler",
     "InnerProductManipulation",
     "Krum",

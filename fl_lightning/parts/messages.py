@@ -256,6 +256,11 @@ class Traffic:
         values_up: Numbers from clients to the server.
         bits_down: Bits from the server to clients.
         bits_up: Bits from clients to the server.
+        edge_models_down: Models from the server to edges, if groups of clients have edges of their own, which then send
+            and get what is counted above.
+        edge_models_up: Models from edges to the server.
+        edge_bits_down: Bits from the server to edges.
+        edge_bits_up: Bits from edges to the server.
     """
 
     models_down: int = 0
@@ -264,6 +269,10 @@ class Traffic:
     values_up: int = 0
     bits_down: int = 0
     bits_up: int = 0
+    edge_models_down: int = 0
+    edge_models_up: int = 0
+    edge_bits_down: int = 0
+    edge_bits_up: int = 0
 
     def send_down(self, payload: Payload, times: int = 1) -> None:
         """Count a message that the server sends to ``times`` clients."""

@@ -104,6 +104,14 @@ class Books:
             traffic.models_down += models + further_vectors * report.sent
             traffic.models_up += objective.vectors_sent * reported
 
+        # Between the server and edges whole models travel.
+        edge_models_down, edge_models_up = schedule.edge_models
+        whole_model = self.payload.bits + buffers.bits
+        traffic.edge_models_down += edge_models_down
+        traffic.edge_models_up += edge_models_up
+        traffic.edge_bits_down += edge_models_down * whole_model
+        traffic.edge_bits_up += edge_models_up * whole_model
+
         # Single numbers: scores, losses, choices of a cluster, and what the objective counts itself.
         number = Payload(1, self._federation.layout.payload([0]).bits_per_value)
         each_sends = (sampler.scored_at is not None) + objective.sends_loss + schedule.sends_choice

@@ -130,6 +130,8 @@ REDUCTIONS: dict[str, tuple[Callable[[], fl.AggregationCallback], dict[str, Any]
     "RADFed, aggregates": (lambda: fl.RADFed(1, 4, evaluate="aggregate", seed=5), {"weighting": "uniform"}, 0),
     "RADFedp": (lambda: fl.RADFed(1, 4, local=parts.Proximal(0.0), seed=5), {"weighting": "uniform"}, 0),
     "RADFedm": (lambda: fl.RADFed(1, 4, server=parts.Mixing(1.0), seed=5), {"weighting": "uniform"}, 0),
+    "HierFAVG of one group": (lambda: fl.HierFAVG(1, 1, 4, seed=5), {}, 0),
+    "HierFAVG of all clients": (lambda: fl.HierFAVG(3, 1, seed=5), {"clients_per_round": 6}, 1e-14),
     "all clients' last models": (lambda: fl.FedAvg(6, partial="stale", seed=5), {"clients_per_round": 6}, 1e-14),
     "all clients' models": (lambda: fl.FedAvg(6, partial="current", seed=5), {"clients_per_round": 6}, 1e-14),
     "FedBuff of all": (

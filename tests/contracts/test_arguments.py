@@ -148,7 +148,7 @@ OF_NUMBERS: dict[Kind, str] = {
     real("(0, 1)"): "ExamplePrivacy.delta",
     replace(FINITE, right=(2.0, -1.0), wrong=(0, NAN, INF, *NO_NUMBER)): "baseline",
     ABOVE_ONE: "burn_in_stop",
-    CLIENTS: "clients_per_round",
+    CLIENTS: "clients_per_round clients_per_group",
 }
 #: Arguments of kinds of their own, by their names.
 KINDS: dict[str, Kind] = {
@@ -188,6 +188,7 @@ KINDS: dict[str, Kind] = {
         fl.Clip(1.0), [], [fl.Clip(1.0), fl.PersonalParameters("x")], None, wrong=(3, "x", fl.Clip, [3], parts.Median())
     ),
     "extend_cycle": replace(FLAG, right=(False,)),
+    "groups": only(3, np.int64(2), [[0, 2], [1]], wrong=(0, 1.5, NAN, "x", None, True, [0, 1], [[0.5]], [[-1]])),
     "hidden": only((), (4,), np.array([3]), wrong=(3, "ab", [0], [-1], [0.5], [None], None)),
     "channels": only((), (4,), wrong=(3, "ab", [0], [0.5], None)),
     "image_size": only(16, np.int64(16), wrong=(0, -1, 1.5, NAN, "x", True, 3)),

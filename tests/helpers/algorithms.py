@@ -109,6 +109,10 @@ STACKED: dict[str, Make] = {
     "RADFed-count": lambda **k: fl.RADFed(
         2, 4, unequal="count", extend_cycle=True, participation=parts.Participation(dropout=0.3), **k
     ),
+    "HierFAVG": lambda **k: fl.HierFAVG([[0, 4], [1, 2], [3, 5]], 2, 4, **k),
+    "HierFAVG-drawn-by-group": lambda **k: fl.HierFAVG(
+        2, 2, sampler=parts.GroupSampler(2, 2), server=parts.Momentum(0.5), exchange=personal(), **k
+    ),
     "RADFedi": lambda **k: fl.RADFed(3, sampler=parts.ImportanceSampler(4), **k),
     "RADFedp": lambda **k: fl.RADFed(3, 4, local=parts.Proximal(0.1), **k),
     "RADFedm": lambda **k: fl.RADFed(3, 4, server=parts.Mixing(0.6), **k),

@@ -172,7 +172,7 @@ class CurrentMean(WeightedMean):
     @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether a client could count more than once."""
-        if algorithm.schedule.circulates or algorithm.schedule.repeats_in_buffer:
+        if algorithm.schedule.hides_clients or algorithm.schedule.repeats_in_buffer:
             yield (
                 f"`aggregation` cannot be {self!r}, which counts a client once, with {algorithm.schedule!r}. Give "
                 "`once_per_buffer=True` or `wait_for_flush=True`, or WeightedMean()."
@@ -190,7 +190,7 @@ class CurrentMean(WeightedMean):
 
 def hidden_clients(aggregation: Aggregation, algorithm: Algorithm) -> Iterator[str]:
     """Yield why a mean over all clients is none: the server does not see what a single client sends."""
-    if algorithm.schedule.circulates or algorithm.schedule.asynchronous:
+    if algorithm.schedule.hides_clients or algorithm.schedule.asynchronous:
         yield f"`aggregation` cannot be {aggregation!r}, a mean over all clients, with {algorithm.schedule!r}."
 
 

@@ -87,7 +87,7 @@ class Collusion(Attack, ABC):
     @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether the server has no updates of clients to look at."""
-        if algorithm.schedule.circulates:
+        if algorithm.schedule.hides_clients:
             yield f"`exchange` cannot have {self!r}, which replaces clients' updates, with {algorithm.schedule!r}."
 
     @override

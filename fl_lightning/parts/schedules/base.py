@@ -48,6 +48,16 @@ class Schedule(Part, ABC):
     cohort_size = 0
 
     @property
+    def hides_clients(self) -> bool:
+        """Whether the server merges models that several clients have trained, and sees no client's own."""
+        return self.circulates
+
+    @property
+    def edge_models(self) -> tuple[int, int]:
+        """How many models the server sent to edges in the round, which serve groups of clients, and got from them."""
+        return 0, 0
+
+    @property
     def has_models_under_way(self) -> bool:
         """Whether clients or slots hold models that the server has not aggregated yet."""
         return False

@@ -917,6 +917,64 @@ class Circulating(Referee):
         return shown
 
 
+class Hierarchy(Referee):
+    """HierFAVG, eq. (89), (90): regional models are means of their clients', and the server's the mean of them."""
+
+    groups = ((0, 3), (1, 2))
+    inner_rounds = 2
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.models: dict[tuple[int, ...], State] = {}
+
+    def group_of(self, client: int) -> tuple[int, ...]:
+        [group] = [group for group in self.groups if client in group]
+        return group
+
+    def receive(self, client: int, model: State | None = None, link: int = 0) -> State:
+        if client in self.held:
+            return self.held.pop(client)
+        region = self.models.get(self.group_of(client), self.server)
+        return super().receive(client, self.typed(region), link)
+
+    def typed(self, model: State) -> State:
+        """Return a model with whole numbers where the module counts."""
+        typed = copy(model)
+        for name, first in self.first.items():
+            if not first.is_floating_point():
+                typed[name] = model[name].double().round().to(first.dtype)
+        return typed
+
+    def play_round(self, number: int) -> None:
+        reports = [self.visit(training) for training in self.of_phase(number, 0)]
+        for group in self.groups:
+            members = [report for report in reports if report.client in group]
+            if members:
+                names = self.travels + self.buffers
+                sent = [{name: report.sent[name].double() for name in names} for report in members]
+                weights = [float(SIZES[report.client]) for report in members]
+                self.models[group] = {**self.server, **mean(sent, weights)}
+        if (number + 1) % self.inner_rounds == 0:
+            self.server = self.merged()
+            self.models = {}
+
+    def merged(self) -> State:
+        if not self.models:
+            return self.server
+        merged = copy(self.server)
+        names = self.travels + self.buffers
+        weights = [float(sum(SIZES[client] for client in group)) for group in self.models]
+        merged.update(mean([self.only(model, names) for model in self.models.values()], weights))
+        return self.typed(merged)
+
+    def shown(self) -> State:
+        server = self.server
+        self.server = self.merged()
+        shown = super().shown()
+        self.server = server
+        return shown
+
+
 @dataclass(frozen=True)
 class Method:
     """A method of the library and its referee.
@@ -966,6 +1024,11 @@ METHODS: dict[str, Method] = {
     "FedYogi": Method(fl.FedYogi, ServerYogi, lambda: {"server": parts.Adaptive("yogi")}),
     "QFedAvg": Method(lambda **k: fl.QFedAvg(Fair.q, **k), Fair),
     "RADFed": Method(lambda **k: fl.RADFed(2, **k), Circulating),
+    "HierFAVG": Method(
+        lambda **k: fl.HierFAVG(Hierarchy.groups, Hierarchy.inner_rounds, **k),
+        Hierarchy,
+        lambda: {"schedule": parts.Hierarchical(Hierarchy.groups, Hierarchy.inner_rounds)},
+    ),
     "FedAsync": Method(lambda **k: fl.FedAsync(rho=Async.rho, speeds=SPEEDS, **k), Async),
     "FedBuff": Method(lambda **k: fl.FedBuff(2, speeds=SPEEDS, **k), Buff),
     "DynamicWeightFedBuff": Method(

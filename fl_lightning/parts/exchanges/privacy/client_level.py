@@ -277,7 +277,7 @@ def _unanalysed(algorithm: Algorithm) -> Iterator[str]:
     schedule = algorithm.schedule
     sampler = algorithm.sampler
     participation = algorithm.participation
-    if schedule.circulates or schedule.asynchronous:
+    if schedule.hides_clients or schedule.asynchronous:
         yield f"with {schedule!r} models travel without noise, or a client's speed decides how often it counts."
     if schedule.shows_client_models:
         yield f'{schedule!r} shows models of clients without noise. FedAvg has `evaluate="server"`.'

@@ -62,7 +62,7 @@ class SecureAggregation(Exchange):
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield which parts let the server act on something else than the sum over a round's clients."""
         schedule = algorithm.schedule
-        if schedule.circulates or schedule.asynchronous or schedule.shows_client_models:
+        if schedule.hides_clients or schedule.asynchronous or schedule.shows_client_models:
             yield f"`exchange` cannot have {self!r} with {schedule!r}: the server sees single models."
         for part in parts_that_send_more(algorithm):
             yield f"`exchange` cannot have {self!r} with {part!r}: the server may see {MORE}. {HINT}"
