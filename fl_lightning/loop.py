@@ -1,4 +1,15 @@
-"""The federated loop: an epoch of the trainer is a round of local training."""
+"""The federated loop: an epoch of the trainer is a round of local training.
+
+A round, in the order in which :class:`~fl_lightning._lightning.loops.round_loop.RoundLoop` calls it::
+
+    draw_clients        Round.draw makes a task for each of the round's clients; on_train_epoch_start
+    train_round         Round.play
+        _execute            the executor trains the tasks of this process, one after the other: LocalTraining.train
+                            their results come back to Round.play one by one; the server takes them, and moves
+    load_published      the module gets the model that users see
+    end_round           what the round has changed is kept; had it broken off before, all would be put back
+    call_round_hooks    on_round_end, then validation, logs and checkpoints
+"""
 
 from __future__ import annotations
 
@@ -31,57 +42,11 @@ from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.kept import snapshot
 from fl_lightning.parts.messages import ClientResult, Task, Upload
-from fl_lightning.parts.round import Round
 from fl_lightning.parts.run import Run
 from fl_lightning.seeding import Stream, seed_global_generators
 
-
-class LoopCallback(CorrectsGradients, ABC):
-    """A callback that installs a :class:`FederatedLoop`; settings may be set on it between rounds."""
-
-    @abstractmethod
-    def take_settings(self) -> None:
-        """Let what was set on the callback hold from the next round on."""
-
-
 #: Parameters of a model of which a further one is worth the time to collect garbage, some tenths of a second.
 _LARGE = 2**22
-
-
-@dataclass
-class Carried:
-    """State that a round hands to the next, besides models and the states of parts.
-
-    Attributes:
-        past_settings: Optimizers' settings of earlier rounds on whose models clients still train.
-        batches_done: The batches that each client has had in each phase, where its epochs go on from round to round.
-        invalid_rounds: Rounds in a row, up to now, that left out all clients that reported.
-        executor_states: The executor's state on each process at the last round's end.
-        executor_kind: The class of the executor whose states these are; one of another class cannot use them.
-    """
-
-    past_settings: dict[int, Settings] = field(default_factory=dict)
-    batches_done: dict[tuple[int, int], int] = field(default_factory=dict)
-    invalid_rounds: int = 0
-    executor_states: list[dict[str, Any]] = field(default_factory=list)
-    executor_kind: str = ""
-
-    def keep(self) -> None:
-        """Make the present state the boundary's; see :class:`~fl_lightning.parts.kept.Kept`."""
-        self._kept = {each.name: snapshot(getattr(self, each.name)) for each in fields(self)}
-
-    def put_back(self) -> None:
-        """Return to the boundary's state."""
-        self.load_state_dict(self._kept)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the boundary's state."""
-        return dict(self._kept)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take a checkpoint's state."""
-        for each in fields(self):
-            setattr(self, each.name, snapshot(state[each.name]))
 
 
 class FederatedLoop(RoundLoop):
@@ -258,30 +223,13 @@ class FederatedLoop(RoundLoop):
 
     # ---- a round ----
 
-    def draw_clients(self) -> int:
-        """Draw the clients; return how many batches this process will train, or about how many."""
-        algorithm = self.algorithm
-        batches = self.training.batches
+    def draw_clients(self) -> None:
+        """Begin a round of the algorithm, with what was set since the last one, and draw its clients."""
         seed_global_generators(self.settings.run_seed, Stream.ROUND, self.round_index)
         self.callback.take_settings()
-        batches.count_anew()
-        algorithm.run.round = Round(algorithm.run, self.round_index, self.settings.full_work)
-        algorithm.run.round.draw(self._score)
-        planned = sum(batches.counted(task) for task in self._share_of(algorithm.tasks))
-        # An asynchronous round's further tasks are shared out over the processes, rounded up.
-        further = math.ceil(algorithm.schedule.expected_tasks() * batches.mean_counted() / self.trainer.world_size)
-        return planned + further
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether clients' models are of an earlier round than the last one."""
-        return self.round_index > 0 and not self.algorithm.run.personal_is_current
-
-    def finish(self) -> None:
-        """Make clients' models of the last round; nothing is logged."""
-        self._start_clients()
-        with unnoticed(self.trainer.lightning_module):
-            self.algorithm.run.finish(self.round_index - 1, self._execute)
+        self.training.batches.count_anew()
+        begun = self.algorithm.run.begin_round(self.round_index, self.settings.full_work)
+        begun.draw(self._score)
 
     def train_round(self) -> None:
         """Train this process's clients."""
@@ -306,51 +254,13 @@ class FederatedLoop(RoundLoop):
         self.training.announce(share)
         return self.executor.run(share, self.training, self.algorithm)
 
-    def _score(self, tasks: Sequence[Task]) -> Mapping[int, float]:
-        """Return the scores of clients before the draw."""
-        return self.executor.score(tasks, self.training, self.algorithm)
-
-    def _after_client(self) -> None:
-        """Choose the threads once a client has trained, and say how clients train when that changes."""
-        self.threads.choose(self.training.counts, self.trainer.world_size)
-        how = self.executor.describe()
-        if how and how != self._how_clients_train:
-            self._how_clients_train = how
-            rank_zero_info(f"Clients train {how}.{self.threads}")
-
-    def adopt_changes(self) -> None:
-        """Take what hooks have written into the module as the server's model.
-
-        What hooks of the round's start have written is undone if the round breaks off, because they run again.
-        """
-        run = self.algorithm.run
-        vector = self.training.vector
-        if not vector.holds(run.shown):
-            run.adopt(vector.read())
-
-    def _share_of(self, tasks: Sequence[Task]) -> list[Task]:
-        """Return the tasks that this process trains."""
-        if self.trainer.world_size == 1:
-            return sorted(tasks, key=lambda task: task.slot)
-        costs = [self.training.batches.number(task) for task in tasks]
-        shares = balance(tasks, costs, self.trainer.world_size, self.algorithm.run.owner)
-        return shares[self.trainer.global_rank]
-
     def load_published(self) -> None:
         """Give the module the model that the user sees, and note what the next round needs."""
-        # Clients of other machines do not train here.
+        # Where all clients are other machines, nobody else chooses the threads.
         self._after_client()
         self.training.vector.check_constant()
-        executor_states = self.gather_objects(self.executor.state_dict())
+        self._carry_over()
         self.training.vector.write(self.algorithm.run.round.published)
-        report = self.algorithm.report
-        carried = self.carried
-        if report.reported:
-            carried.invalid_rounds = 0
-        elif report.left_out:
-            carried.invalid_rounds += 1
-        carried.executor_states = executor_states
-        carried.executor_kind = type(self.executor).__name__
 
     def end_round(self) -> None:
         """Begin to count the round as done."""
@@ -390,6 +300,69 @@ class FederatedLoop(RoundLoop):
                 "or start again. `max_invalid_rounds` sets after how many such rounds the fit ends; None never ends it."
             )
 
+    # ---- around a round ----
+
+    def adopt_changes(self) -> None:
+        """Take what hooks have written into the module as the server's model.
+
+        What hooks of the round's start have written is undone if the round breaks off, because they run again.
+        """
+        run = self.algorithm.run
+        vector = self.training.vector
+        if not vector.holds(run.shown):
+            run.adopt(vector.read())
+
+    def planned_batches(self) -> int:
+        """Return how many batches this process will train in the round, or about how many."""
+        algorithm = self.algorithm
+        batches = self.training.batches
+        planned = sum(batches.counted(task) for task in self._share_of(algorithm.tasks))
+        # An asynchronous round's further tasks are shared out over the processes, rounded up.
+        further = math.ceil(algorithm.schedule.expected_tasks() * batches.mean_counted() / self.trainer.world_size)
+        return planned + further
+
+    def _score(self, tasks: Sequence[Task]) -> Mapping[int, float]:
+        """Return the scores of clients before the draw."""
+        return self.executor.score(tasks, self.training, self.algorithm)
+
+    def _carry_over(self) -> None:
+        """Note what the round hands to the next, besides models and the states of parts."""
+        carried = self.carried
+        report = self.algorithm.report
+        if report.reported:
+            carried.invalid_rounds = 0
+        elif report.left_out:
+            carried.invalid_rounds += 1
+        carried.executor_states = self.gather_objects(self.executor.state_dict())
+        carried.executor_kind = type(self.executor).__name__
+
+    def _share_of(self, tasks: Sequence[Task]) -> list[Task]:
+        """Return the tasks that this process trains."""
+        if self.trainer.world_size == 1:
+            return sorted(tasks, key=lambda task: task.slot)
+        costs = [self.training.batches.number(task) for task in tasks]
+        shares = balance(tasks, costs, self.trainer.world_size, self.algorithm.run.owner)
+        return shares[self.trainer.global_rank]
+
+    def _after_client(self) -> None:
+        """Choose the threads once a client has trained, and say how clients train when that changes."""
+        self.threads.choose(self.training.counts, self.trainer.world_size)
+        how = self.executor.describe()
+        if how and how != self._how_clients_train:
+            self._how_clients_train = how
+            rank_zero_info(f"Clients train {how}.{self.threads}")
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether clients' models are of an earlier round than the last one."""
+        return self.round_index > 0 and not self.algorithm.run.personal_is_current
+
+    def finish(self) -> None:
+        """Make clients' models of the last round; nothing is logged."""
+        self._start_clients()
+        with unnoticed(self.trainer.lightning_module):
+            self.algorithm.run.finish(self.round_index - 1, self._execute)
+
     # ---- checkpoints ----
 
     def boundary_state(self) -> dict[str, Any]:
@@ -406,3 +379,47 @@ class FederatedLoop(RoundLoop):
     def server_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Return the module's ``state_dict`` with the weights published last instead of a client's."""
         return self._shown_module.of_boundary(state_dict)
+
+
+class LoopCallback(CorrectsGradients, ABC):
+    """A callback that installs a :class:`FederatedLoop`; settings may be set on it between rounds."""
+
+    @abstractmethod
+    def take_settings(self) -> None:
+        """Let what was set on the callback hold from the next round on."""
+
+
+@dataclass
+class Carried:
+    """State that a round hands to the next, besides models and the states of parts.
+
+    Attributes:
+        past_settings: Optimizers' settings of earlier rounds on whose models clients still train.
+        batches_done: The batches that each client has had in each phase, where its epochs go on from round to round.
+        invalid_rounds: Rounds in a row, up to now, that left out all clients that reported.
+        executor_states: The executor's state on each process at the last round's end.
+        executor_kind: The class of the executor whose states these are; one of another class cannot use them.
+    """
+
+    past_settings: dict[int, Settings] = field(default_factory=dict)
+    batches_done: dict[tuple[int, int], int] = field(default_factory=dict)
+    invalid_rounds: int = 0
+    executor_states: list[dict[str, Any]] = field(default_factory=list)
+    executor_kind: str = ""
+
+    def keep(self) -> None:
+        """Make the present state the boundary's; see :class:`~fl_lightning.parts.kept.Kept`."""
+        self._kept = {each.name: snapshot(getattr(self, each.name)) for each in fields(self)}
+
+    def put_back(self) -> None:
+        """Return to the boundary's state."""
+        self.load_state_dict(self._kept)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the boundary's state."""
+        return dict(self._kept)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take a checkpoint's state."""
+        for each in fields(self):
+            setattr(self, each.name, snapshot(state[each.name]))

@@ -45,7 +45,7 @@ class LocalTraining:
     :meth:`finish`.
 
     Args:
-        loop: Lightning's part of the clients' training, prepared.
+        client_loop: Lightning's part of the clients' training, prepared.
         data: The clients' data.
         algorithm: Gives local objectives and scores.
         settings: How long clients train.
@@ -60,17 +60,17 @@ class LocalTraining:
 
     def __init__(
         self,
-        loop: ClientLoop,
+        client_loop: ClientLoop,
         data: FederatedDataModule,
         algorithm: Algorithm,
         settings: LocalSettings,
         after_client: Callable[[], None],
     ) -> None:
-        self.loop = loop
+        self.client_loop = client_loop
         self.data = data
         self.algorithm = algorithm
         self.settings = settings
-        self.trainer = loop.trainer
+        self.trainer = client_loop.trainer
         self.vector = StateVector(self.trainer.lightning_module, self.trainer.optimizers)
         self.batches = ClientBatches(self.trainer, data, settings, algorithm)
         self.hooks = ClientHooks(self.trainer, settings)
@@ -94,62 +94,36 @@ class LocalTraining:
     def show(self, tasks: Sequence[Task]) -> None:
         """Show in the progress bar that some of the tasks begin."""
         self._begun = min(self._begun + len(tasks), self._number)
-        self.loop.show_client(self._begun, self._number)
+        self.client_loop.show_client(self._begun, self._number)
 
     # ---- a client ----
 
     def train(self, task: Task, received: Tensor) -> ClientResult:
         """Train one client that received a model, shape ``(size,)``, and return its result."""
-        self.loop.stop.poll()
+        loop = self.client_loop
+        loop.stop.poll()
         client = self._client(task, received)
         self.vector.write(client.start)
-        self.loop.begin_client(task.round, self.algorithm.optimizers.of(task))
+        loop.begin_client(task.round, self.algorithm.optimizers.of(task))
         self.hooks.on_client_start(client)
         self._start(client)
-        return self._run(client)
 
-    def begin(self, task: Task, received: Tensor, held: Tensor | None = None) -> ClientAtWork:
-        """Begin a client that trains in a stack.
-
-        Args:
-            task: The client's task.
-            received: The model that it receives, shape ``(size,)``.
-            held: The model that the module holds; ``None`` if that is not known.
-        """
-        self.loop.stop.poll()
-        client = self._client(task, received)
-        if client.start is not held:
-            self.vector.write(client.start)
-        self._start(client)
-        return client
-
-    def _client(self, task: Task, received: Tensor) -> ClientAtWork:
-        """Return a client that received a model, with the model from which it trains."""
-        schedule = self.algorithm.schedule
-        start = checked_vector(schedule, "start", schedule.start(task, received), received)
-        return ClientAtWork(task, received, start, self)
-
-    def _start(self, client: ClientAtWork) -> None:
-        """Compute what is computed before a client's first batch; the module holds the model from which it starts."""
-        algorithm = self.algorithm
-        is_first_training = not client.task.phase
-        held: AbstractContextManager[None] = nullcontext()
-        # A client is scored, and its loss measured, at the model that it received.
-        if is_first_training and client.start is not client.received:
-            held = self.vector.holding(client.received)
-        with held:
-            if is_first_training and algorithm.sampler.scored_at == "received":
-                client.score = float(algorithm.sampler.score(client))
-            client.correction = algorithm.correction(client)
-
-    def _run(self, client: ClientAtWork) -> ClientResult:
-        """Train the client whose model the module holds."""
-        loop = self.loop
-        task = client.task
         self.show([task])
         steps = self._steps_of(client)
         loop.client_steps = steps
         self.seed(task)
+        self._train_batches(task, steps)
+        steps.end()
+
+        optimizer_state = loop.optimizers.held()
+        num_steps = loop.end_client(task.slot) - steps.skipped
+        model = self.vector.read()
+        steps.check_seen(task, model)
+        return self.finish(client, model, num_steps, steps.summed_lr, optimizer_state)
+
+    def _train_batches(self, task: Task, steps: ClientSteps) -> None:
+        """Train the client whose model the module holds, batch by batch."""
+        loop = self.client_loop
         one_pass = self.batches.one_pass(task)
         further_per_step = self.algorithm.batches_per_step(task) - 1
         batches = self.batches.iterate(task)
@@ -176,12 +150,40 @@ class LocalTraining:
             shown = ", ".join(tensors[:6]) or None
             error.add_note(f"In round {task.round + 1}, client {task.client}, batch: {shown}.")
             raise
-        steps.end()
-        held = loop.optimizers.held()
-        num_steps = loop.end_client(task.slot) - steps.skipped
-        model = self.vector.read()
-        steps.check_seen(task, model)
-        return self.finish(client, model, num_steps, steps.summed_lr, held)
+
+    def begin(self, task: Task, received: Tensor, in_module: Tensor | None = None) -> ClientAtWork:
+        """Begin a client that trains in a stack.
+
+        Args:
+            task: The client's task.
+            received: The model that it receives, shape ``(size,)``.
+            in_module: The model that the module holds; ``None`` if that is not known.
+        """
+        self.client_loop.stop.poll()
+        client = self._client(task, received)
+        if client.start is not in_module:
+            self.vector.write(client.start)
+        self._start(client)
+        return client
+
+    def _client(self, task: Task, received: Tensor) -> ClientAtWork:
+        """Return a client that received a model, with the model from which it trains."""
+        schedule = self.algorithm.schedule
+        start = checked_vector(schedule, "start", schedule.start(task, received), received)
+        return ClientAtWork(task, received, start, self)
+
+    def _start(self, client: ClientAtWork) -> None:
+        """Compute what is computed before a client's first batch; the module holds the model from which it starts."""
+        algorithm = self.algorithm
+        is_first_training = not client.task.phase
+        at_received: AbstractContextManager[None] = nullcontext()
+        # A client is scored, and its loss measured, at the model that it received.
+        if is_first_training and client.start is not client.received:
+            at_received = self.vector.holding(client.received)
+        with at_received:
+            if is_first_training and algorithm.sampler.scored_at == "received":
+                client.score = float(algorithm.sampler.score(client))
+            client.correction = algorithm.correction(client)
 
     def _steps_of(self, client: ClientAtWork) -> ClientSteps:
         """Return what corrects a client's steps."""
@@ -213,7 +215,7 @@ class LocalTraining:
         model: Tensor,
         num_steps: int,
         summed_lr: Sequence[float] = (),
-        held: OptimizerState | None = None,
+        optimizer_state: OptimizerState | None = None,
     ) -> ClientResult:
         """End a client.
 
@@ -222,7 +224,7 @@ class LocalTraining:
             model: The model after training, shape ``(size,)``.
             num_steps: Optimizer steps that were made.
             summed_lr: Sum of their learning rates, for each parameter tensor, if the objective needs it.
-            held: What its optimizers hold, if it keeps that.
+            optimizer_state: What its optimizers hold, if it keeps that.
         """
         sampler = self.algorithm.sampler
         result = ClientResult(
@@ -233,7 +235,7 @@ class LocalTraining:
             summed_lr,
             score=client.score,
             num_parameters=self.vector.num_parameters,
-            optimizer=held,
+            optimizer=optimizer_state,
         )
         if sampler.scored_at == "trained" and result.is_finite and not client.task.phase:
             result = replace(result, score=float(sampler.score(client)))
@@ -278,7 +280,7 @@ class LocalTraining:
     @cached_property
     def quiet(self) -> UnloggedTraining:
         """Runs the module without a trace."""
-        return UnloggedTraining(self.loop, self.vector.preserved)
+        return UnloggedTraining(self.client_loop, self.vector.preserved)
 
 
 @dataclass

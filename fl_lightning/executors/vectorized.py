@@ -58,7 +58,7 @@ class VectorizedExecutor(Executor):
     def on_fit_start(self, training: LocalTraining, algorithm: Algorithm) -> None:
         """Forget the steps of an earlier fit."""
         self._training = training
-        self._stacked = StackedLoop(training.loop)
+        self._stacked = StackedLoop(training.client_loop)
         self._runner: StepRunner | None = None
         self._manner = ""
 
@@ -171,14 +171,14 @@ class VectorizedExecutor(Executor):
         """Train a stack; return each client's model, its number of steps and the sums of its learning rates."""
         training = self._training
         tasks = [member.task for member in members]
-        training.loop.begin_client(tasks[0].round)
+        training.client_loop.begin_client(tasks[0].round)
         if self._runner is None:
             self._runner = StepRunner(training, self._stacked)
         stack = StackTraining(training, self._runner, members)
         self._stacked.begin_stack()
         results = dict(zip(tasks, stack.run(), strict=True))
         by_slot = {task.slot: task for task in tasks}
-        stack.journal.tell(training.loop, lambda slot: training.seed(by_slot[slot]))
+        stack.journal.tell(training.client_loop, lambda slot: training.seed(by_slot[slot]))
         self._manner = STACKED
         return results
 

@@ -227,7 +227,7 @@ class FlowerClients(Executor):
             upload = None if task.phase else fit.upload(task, answer)
             turns = self._counted.get(task.client, [])
             self._counted[task.client] = [*turns, (task.round, task.message)][-_TURNS:]
-            training.loop.count_elsewhere(answer.batches, answer.all_steps)
+            training.client_loop.count_elsewhere(answer.batches, answer.all_steps)
             log_means(training.trainer.lightning_module, answer.logged)
             if upload is not None:
                 yield upload
@@ -340,7 +340,7 @@ class _FitAtServer:
         clients = self._clients
         turn = (task.round, task.message)
         # Before a draw no learning rates are known yet.
-        options = "" if is_look else options_to_text(self._training.loop.optimizers.options_of(task.round))
+        options = "" if is_look else options_to_text(self._training.client_loop.optimizers.options_of(task.round))
         arrays = pack_model(self._run, model, self._changing)
         if not is_look:
             for name, part in parts_on_both_sides(self._algorithm).items():

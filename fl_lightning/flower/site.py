@@ -261,7 +261,7 @@ class _FitAtSite(SequentialExecutor):
         # The server steps the schedules, by its own metrics, and sends the learning rates.
         training.trainer.strategy.lr_scheduler_configs = []
         if order.options:
-            training.loop.optimizers.take_options(options_from_text(order.options))
+            training.client_loop.optimizers.take_options(options_from_text(order.options))
         for name, part in parts_on_both_sides(algorithm).items():
             part.take_state_down(state_of(name, order.arrays, first.device))
         self._take_kept(algorithm)

@@ -337,6 +337,24 @@ class RoundReport:
     numbers: int = 0
     arrivals: list[ArrivalRecord] = field(default_factory=list)
 
+    def note(self, client: int, result: ClientResult | None, left_out: Payload) -> None:
+        """Note that a client has answered.
+
+        Args:
+            client: The client.
+            result: What the server uses; ``None`` if it was invalid.
+            left_out: The message of a client whose result is left out.
+        """
+        if result is None:
+            self.left_out.append(client)
+            self.uploads.append(left_out)
+            return
+        self.reported.append(client)
+        self.uploads.append(result.payload)
+        self.numbers += result.numbers
+        if result.score is not None:
+            self.scores[client] = result.score
+
     def joined(self, reports: Iterable[RoundReport]) -> RoundReport:
         """Return the report with what all processes' reports say of their clients; the draw is that of all."""
         joined = replace(self, reported=[], left_out=[], uploads=[], scores={}, numbers=0)

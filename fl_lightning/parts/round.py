@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 from torch import Tensor
 
 from fl_lightning.parts.messages import ClientResult, RoundReport, Task, Upload, same_values
@@ -61,7 +60,7 @@ class Round:
     # ---- 1. draw ----
 
     def draw(self, score: Score | None = None) -> None:
-        """Begin the round and draw its clients; those of an asynchronous schedule come as others finish.
+        """Draw the round's clients; those of an asynchronous schedule come as others finish.
 
         Args:
             score: Scores the clients that the sampler must know before it draws.
@@ -74,8 +73,6 @@ class Round:
         schedule = run.algorithm.schedule
         participation = run.algorithm.participation
         sizes = run.federation.sizes
-        for part in run.parts:
-            part.begin_round(self._index)
         schedule.cohort_size = sampler.cohort_size(len(sizes))
         if schedule.asynchronous:
             return
@@ -83,31 +80,29 @@ class Round:
         rng = numpy_generator(run.federation.seed, Stream.SAMPLING, self._index)
         chances = numpy_generator(run.federation.seed, Stream.PARTICIPATION, self._index)
         available = participation.reachable(self._index, len(sizes), chances)
-        know_the_model = self._score_first([int(k) for k in sampler.clients_to_score(rng, available)], score)
-        drawn = np.asarray(sampler.draw(len(sizes), rng, available)).reshape(-1)
-        are_distinct = len(np.unique(drawn)) == len(drawn)
-        if not are_distinct or not np.isin(drawn, available).all():
-            raise ValueError(f"`{type(sampler).__name__}.draw` must return distinct `available` clients, got {drawn}.")
-        drawn = drawn.astype(np.int64)
-        know_the_model &= set(drawn.tolist())
-        if not sampler.draws_in_random_order:
-            drawn = rng.permutation(drawn)
+        known = self._score_first(sampler.clients_to_score(rng, available), score)
+        drawn = sampler.draw_in_random_order(len(sizes), rng, available)
+        known &= set(drawn.tolist())
 
         # Some of them drop out, or do a part of the work; the others get the schedule's slots.
         clients, work = participation.outcome(drawn, self._full_work, chances)
         slots = schedule.slots(len(clients), schedule.cohort_size, rng)
         tasks = []
         for slot, client, share in zip(slots, clients.tolist(), work, strict=False):
-            is_known = client in know_the_model
-            tasks.append(Task(slot, client, int(sizes[client]), share, self._index, is_known=is_known))
+            tasks.append(Task(slot, client, int(sizes[client]), share, self._index, is_known=client in known))
         self.tasks = tasks
-        self.report.known = len(know_the_model)
+        self.report.known = len(known)
         self.report.dropped = len(drawn) - len(clients)
-        self.report.sent = self.report.dropped + len(self.tasks)
+        self.report.sent = self.report.dropped + len(tasks)
 
-    def _score_first(self, clients: Sequence[int], score: Score | None) -> set[int]:
-        """Let clients be scored before the draw; return those that then have the model from which they would train."""
-        if score is None or not clients:
+    def _score_first(self, clients: Iterable[int], score: Score | None) -> set[int]:
+        """Let clients be scored before the draw, if the sampler asks for any.
+
+        Returns:
+            Those that have the model now from which they would train.
+        """
+        scored = [int(client) for client in clients]
+        if score is None or not scored:
             return set()
         algorithm = self._run.algorithm
         schedule = algorithm.schedule
@@ -115,12 +110,12 @@ class Round:
         # While models circulate, a client that is drawn trains another one.
         is_other_model = schedule.circulates and schedule.has_models_under_way
         message = int(is_other_model)
-        looks = [Task(k, k, int(sizes[k]), round=self._index, message=message) for k in clients]
+        looks = [Task(k, k, int(sizes[k]), round=self._index, message=message) for k in scored]
         algorithm.sampler.take_scores(score(looks))
-        self.report.scored = len(clients)
+        self.report.scored = len(scored)
         for part in walk(algorithm.chain):
             part.commit_vectors()
-        return set() if is_other_model else set(clients)
+        return set() if is_other_model else set(scored)
 
     # ---- 2. play ----
 
@@ -134,19 +129,20 @@ class Round:
             FloatingPointError: If a client or a part returns NaN or infinite values that cannot be left out.
             RuntimeError: If the schedule leaves results untaken, or the server's model was written to.
         """
-        schedule = self._run.algorithm.schedule
-        server = self._run.server
-        model = server.model
-        version = model._version
+        run = self._run
+        schedule = run.algorithm.schedule
+        server = run.server
+        before = server.model
+        version = before._version
 
-        shown = self.drive(schedule.play(self.tasks, server), execute)
-        shown = checked_vector(schedule, "play", shown, server.model, finite=self._run.federation.num_parameters)
-        if model._version != version:
+        model = self.drive(schedule.play(self.tasks, server), execute)
+        model = checked_vector(schedule, "play", model, server.model, finite=run.federation.num_parameters)
+        if before._version != version:
             raise RuntimeError("A part wrote to the server's model. Compute a new tensor, as in `model * 0.5`.")
 
         self._end()
-        published = self._run.algorithm.chain.on_publish(server.keep_constant(shown))
-        # The same values are held once.
+        published = run.algorithm.chain.on_publish(server.keep_constant(model))
+        # If it is the server's model, it is that very tensor: `Run.end_round` and checkpoints ask for that.
         self.published = server.model if same_values(published, server.model) else published
 
     def drive(self, play: Play, execute: Execute) -> Tensor:
@@ -168,6 +164,35 @@ class Round:
             name = type(self._run.algorithm.schedule).__name__
             raise RuntimeError(f"`{name}.play` must take all results of the tasks that it yields, but left some.")
 
+    def _results(self, tasks: Sequence[Task], execute: Execute) -> Iterator[ClientResult]:
+        """Yield this process's results as the server sees them; invalid ones are left out.
+
+        A client that does not answer has dropped out.
+        """
+        report = self.report
+        left_out = self._run.server.left_out_payload
+        expected = sum(1 for task in tasks if not task.phase)
+        before = len(report.uploads)
+        for trained in execute(tasks):
+            task = trained.task
+            if isinstance(trained, Upload):
+                result = self._from_elsewhere(trained)
+            elif task.phase:
+                result = self._further(trained)
+            else:
+                result = self._upload(trained)
+            # No result is held here while the next client trains.
+            del trained
+            if not task.phase:
+                report.note(task.client, result, left_out)
+            if result is not None:
+                yield result
+            del result
+        answered = len(report.uploads) - before
+        # Several processes have clients of their own here, which always answer.
+        if self._run.federation.num_ranks == 1:
+            report.dropped += expected - answered
+
     def received(self, task: Task) -> Tensor:
         """Return what a client receives for a task, with what it keeps of its own, shape ``(size,)``.
 
@@ -181,37 +206,6 @@ class Round:
         schedule = self._run.algorithm.schedule
         server = self._run.server
         return checked_vector(schedule, "sent", schedule.sent(task, server), server.model)
-
-    def received_before_draw(self, task: Task) -> Tensor:
-        """Return what a client receives that is scored before the draw, as :meth:`received` does."""
-        algorithm = self._run.algorithm
-        sent = algorithm.schedule.model_of(task.client, self._run.server.model)
-        return algorithm.chain.download(task.sending, sent)
-
-    def _results(self, tasks: Sequence[Task], execute: Execute) -> Iterator[ClientResult]:
-        """Yield this process's results as the server sees them; invalid ones are left out.
-
-        A client that does not answer has dropped out.
-        """
-        report = self.report
-        expected = sum(1 for task in tasks if not task.phase)
-        before = len(report.uploads)
-        for trained in execute(tasks):
-            if isinstance(trained, Upload):
-                result = self._note(trained.task, self._from_elsewhere(trained))
-            elif trained.task.phase:
-                result = self._further(trained)
-            else:
-                result = self._note(trained.task, self._upload(trained))
-            # No result is held here while the next client trains.
-            del trained
-            if result is not None:
-                yield result
-            del result
-        answered = len(report.uploads) - before
-        # Several processes have clients of their own here, which always answer.
-        if self._run.federation.num_ranks == 1:
-            report.dropped += expected - answered
 
     def _upload(self, result: ClientResult) -> ClientResult | None:
         """Do what a client does after its training; return its result as it leaves the exchange, if it is valid."""
@@ -240,19 +234,7 @@ class Round:
             objective.on_arrival(result.client, result.task.slot, is_used=True)
         return exchange.upload(replace(result, payload=self._run.books.payload))
 
-    def _note(self, task: Task, uploaded: ClientResult | None) -> ClientResult | None:
-        """Note in the report what became of a client, and return its result; ``None`` if that is invalid."""
-        report = self.report
-        if uploaded is None:
-            report.left_out.append(task.client)
-            report.uploads.append(self._run.server.left_out_payload)
-            return None
-        report.numbers += uploaded.numbers
-        report.reported.append(uploaded.client)
-        report.uploads.append(uploaded.payload)
-        if uploaded.score is not None:
-            report.scores[uploaded.client] = uploaded.score
-        return uploaded
+    # ---- further trainings, clients on other machines, scores ----
 
     def _further(self, result: ClientResult) -> ClientResult | None:
         """Return the result of a further training, which stays on its client; ``None`` if it is invalid."""
@@ -277,6 +259,12 @@ class Round:
             objective.on_client_end(upload.result)
             objective.on_arrival(upload.result.client, upload.task.slot, is_used=True)
         return upload.result
+
+    def received_before_draw(self, task: Task) -> Tensor:
+        """Return what a client receives that is scored before the draw, as :meth:`received` does."""
+        algorithm = self._run.algorithm
+        sent = algorithm.schedule.model_of(task.client, self._run.server.model)
+        return algorithm.chain.download(task.sending, sent)
 
     # ---- 3. end ----
 

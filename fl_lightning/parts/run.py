@@ -246,25 +246,17 @@ class Run:
 
     # ---- rounds ----
 
-    def finish(self, index: int, execute: Execute) -> None:
-        """Make clients' models of the last round, at a fit's end; call it on all processes.
-
-        Of all that changes, only the schedule's state and the traffic stay: a further round is as it would be without.
+    def begin_round(self, index: int, full_work: int = 0) -> Round:
+        """Begin a round, and let all parts begin it.
 
         Args:
-            index: The last round, from 0.
-            execute: Trains tasks; see :attr:`Execute`.
+            index: The round, from 0.
+            full_work: Local epochs (or steps) of a client that does all.
         """
-        schedule = self.algorithm.schedule
-        self.round = Round(self, index, 0)
+        self.round = Round(self, index, full_work)
         for part in self.parts:
             part.begin_round(index)
-        self.round.drive(schedule.finish(self.server), execute)
-        self.books.count(self.round.report, self.server.changing)
-        schedule.commit_vectors()
-        schedule.keep()
-        self.books.keep()
-        self.put_back()
+        return self.round
 
     def end_round(self, shown: Tensor) -> None:
         """Make the round's end the boundary; from now on the round counts as done.
@@ -275,6 +267,24 @@ class Run:
         self.shown = shown
         self._shows_other = self.round.published is not self.server.model
         self.keep()
+
+    def finish(self, index: int, execute: Execute) -> None:
+        """Make clients' models of the last round, at a fit's end; call it on all processes.
+
+        Of all that changes, only the schedule's state and the traffic stay: a further round is as it would be without.
+
+        Args:
+            index: The last round, from 0.
+            execute: Trains tasks; see :attr:`Execute`.
+        """
+        schedule = self.algorithm.schedule
+        last = self.begin_round(index)
+        last.drive(schedule.finish(self.server), execute)
+        self.books.count(last.report, self.server.changing)
+        schedule.commit_vectors()
+        schedule.keep()
+        self.books.keep()
+        self.put_back()
 
     @property
     def report(self) -> RoundReport:

@@ -96,8 +96,12 @@ class RoundLoop(_FitLoop, ABC):
         """Take what hooks have written into the module as the server's model."""
 
     @abstractmethod
-    def draw_clients(self) -> int:
-        """Draw the round's clients and return how many batches this process will train."""
+    def draw_clients(self) -> None:
+        """Draw the round's clients."""
+
+    @abstractmethod
+    def planned_batches(self) -> int:
+        """Return how many batches this process will train in the round, or about how many."""
 
     @abstractmethod
     def train_round(self) -> None:
@@ -218,7 +222,8 @@ class RoundLoop(_FitLoop, ABC):
         self.adopt_changes()
         with self.stop.taking_back(self._break_off):
             self._begin_round()
-            planned = self.draw_clients()
+            self.draw_clients()
+            planned = self.planned_batches()
             # Without batches Lightning ends the fit, but a round may be empty.
             self.max_batches = max(planned, 1)
             self.epoch_loop.begin_round(planned)

@@ -88,7 +88,7 @@ class DrawnBatches:
         unread = Unread([*module.parameters(), *module.buffers()])
         # In this order they train one after the other.
         for row in sorted(range(len(tasks)), key=lambda row: tasks[row].slot):
-            with training.loop.hidden_counters(), generators.reading(row), errors_of_step(), unread:
+            with training.client_loop.hidden_counters(), generators.reading(row), errors_of_step(), unread:
                 # Data may hand out the same memory again for the next batch.
                 self._drawn[row] = [copied(batch) for batch in training.batches.iterate(tasks[row])]
                 self._batches[row] = iter([transfer(batch) for batch in self._drawn[row]])

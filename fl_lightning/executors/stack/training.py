@@ -86,7 +86,7 @@ class StackTraining:
             journal=self.journal,
             loop=runner.stacked,
             steps_before=steps_before,
-            keeps_settings=bool(training.loop.optimizers.by_step),
+            keeps_settings=bool(training.client_loop.optimizers.by_step),
         )
         lengths = [len(own) for own in windows]
         self._active = active_clients(lengths)
@@ -131,13 +131,13 @@ class StackTraining:
         """Take all steps; return the sums of each client's learning rates, where they are asked for."""
         training = self._training
         stack = self._stack
-        schedules = training.loop.optimizers
+        schedules = training.client_loop.optimizers
         so_far = [0.0] * len(stack.models.parameters)
         summed: list[list[float]] = [[] for _ in stack.windows]
         for step, active in enumerate(self._active):
             if stack.models.keep(active) or step == 0:
                 stack.update.attach()
-            training.loop.stop.poll()
+            training.client_loop.stop.poll()
             stepped = steps.take(step, active)
             if training.algorithm.needs_summed_lr:
                 rates = stack.update.learning_rates()
@@ -146,14 +146,14 @@ class StackTraining:
                 ]
                 summed[:active] = [so_far] * active
             if schedules.by_step:
-                with training.loop.hidden_counters(), self._runner.schedule_functions.checked():
+                with training.client_loop.hidden_counters(), self._runner.schedule_functions.checked():
                     schedules.step_in_client(step + 1, self._batches_until(step, active))
                 stack.update.refresh()
         return summed
 
     def _batches_until(self, step: int, active: int) -> int:
         """Return the batches that clients have trained on after a step, where schedules count them."""
-        if all(config.frequency <= 1 for config in self._training.loop.optimizers.by_step):
+        if all(config.frequency <= 1 for config in self._training.client_loop.optimizers.by_step):
             return step + 1
         batches = {sum(windows[: step + 1]) for windows in self._stack.windows[:active]}
         if len(batches) > 1:

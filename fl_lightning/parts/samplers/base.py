@@ -85,6 +85,24 @@ class ClientSampler(Part, ABC):
             available: The clients that can be reached, sorted. If they are fewer than a round needs, all of them train.
         """
 
+    def draw_in_random_order(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
+        """Return the clients of one round in random order, int64: what :meth:`draw` returns, shuffled if it does not.
+
+        Args:
+            num_clients: As for :meth:`draw`.
+            rng: As for :meth:`draw`.
+            available: As for :meth:`draw`.
+
+        Raises:
+            ValueError: If :meth:`draw` returns a client twice, or one that cannot be reached.
+        """
+        drawn = np.asarray(self.draw(num_clients, rng, available)).reshape(-1)
+        are_distinct = len(np.unique(drawn)) == len(drawn)
+        if not are_distinct or not np.isin(drawn, available).all():
+            raise ValueError(f"`{type(self).__name__}.draw` must return distinct `available` clients, got {drawn}.")
+        drawn = drawn.astype(np.int64)
+        return drawn if self.draws_in_random_order else rng.permutation(drawn)
+
     def clients_to_score(self, rng: np.random.Generator, available: np.ndarray) -> Iterable[int]:
         """Return clients that receive the server's model to be scored at it, just before the draw.
 
@@ -121,7 +139,7 @@ class ClientSampler(Part, ABC):
 
     @property
     def draws_in_random_order(self) -> bool:
-        """Whether ``draw`` shuffles by itself; otherwise clients are shuffled after it."""
+        """Whether :meth:`draw` shuffles by itself."""
         return False
 
 
