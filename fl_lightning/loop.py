@@ -256,14 +256,14 @@ class FederatedLoop(RoundLoop):
 
     def load_published(self) -> None:
         """Give the module the model that the user sees, and note what the next round needs."""
-        # Where all clients are other machines, nobody else chooses the threads.
+        # Where all clients are other machines, none has come here yet.
         self._after_client()
         self.training.vector.check_constant()
         self._carry_over()
         self.training.vector.write(self.algorithm.run.round.published)
 
     def end_round(self) -> None:
-        """Begin to count the round as done."""
+        """Count the round as done: what it has changed is now the state to which a later round is put back."""
         run = self.algorithm.run
         vector = self.training.vector
         published = run.round.published

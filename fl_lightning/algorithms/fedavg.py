@@ -1,4 +1,30 @@
-"""Federated averaging."""
+"""Federated averaging.
+
+The parts are below. A round of them, from the trainer's epoch to the server's new model in the module, is called in
+this order, with clients that train one after the other::
+
+    AggregationCallback.setup       algorithms/base.py                  puts the loop into the trainer
+    FederatedLoop.draw_clients      loop.py                             an epoch begins
+    Round.draw                      parts/round.py                      makes a task for each client of the round
+    UniformSampler.draw             parts/samplers/uniform.py           m of K clients
+    FederatedLoop.train_round       loop.py
+    Round.play                      parts/round.py
+    Synchronous.play                parts/schedules/synchronous.py      yields the tasks; results come back one by one
+    SequentialExecutor.run          executors/sequential.py             takes the next task
+    Round.received                  parts/round.py                      the client receives the server's model,
+    LocalTraining.train             clients/training.py                 which is written into the module,
+    ClientLoop.train_batch          _lightning/loops/client_loop.py     and trained on each of its batches:
+    PlainStep.take                  _lightning/loops/steps.py           training_step, backward, optimizer.step
+    LocalTraining.finish            clients/training.py                 the client's result,
+    Round._upload                   parts/round.py                      as it leaves the exchanges,
+    Server.take                     parts/server.py                     reaches the server, which adds it to its mean
+    WeightedMean.weighted           parts/aggregations/means.py         with the weight n_k;
+    Server.move                     parts/server.py                     after the last one
+    RunningMean.pop                 parts/aggregations/means.py         the mean is taken,
+    Mixing.step                     parts/servers/mixing.py             to which the server moves
+    FederatedLoop.load_published    loop.py                             the module gets the server's model
+    FederatedLoop.end_round         loop.py                             the round is done
+"""
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass

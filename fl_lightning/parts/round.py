@@ -1,8 +1,8 @@
 """One round, from the draw of its clients to the model that users see.
 
-FedAvg's, with three clients of ten::
+FedAvg's, with four clients of ten::
 
-    draw        tasks for clients 4, 0 and 7
+    draw        the sampler draws clients 4, 0, 7 and 2, of which 2 drops out: three tasks
     play        Synchronous.play yields the tasks; for each of them in turn
                     received      client 4 receives the server's model, as the exchanges let it
                     execute       and trains: a ClientResult

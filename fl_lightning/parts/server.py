@@ -1,4 +1,11 @@
-"""The server: it holds the model, takes results and moves."""
+"""The server: it holds the model, takes results and moves.
+
+FedAvg's, in a round of two clients::
+
+    take        WeightedMean.weighted gives the first client's model and its weight, which RunningMean adds
+    take        the second client's
+    move        RunningMean.pop gives the mean over the clients of all processes, and Mixing.step the next model
+"""
 
 from __future__ import annotations
 
@@ -53,34 +60,11 @@ class Server:
         #: Number of values of each buffer.
         self._buffers = dict(zip(layout.buffers, layout.buffer_lengths, strict=True))
         self.changing: frozenset[str] = frozenset()
-        # Length of the vectors of which an aggregation takes the mean.
+        #: Length of the vectors of which an aggregation takes the mean, once a result has come.
         self._length: int | None = None
-        # Whether all results must be there before any of them is merged.
+        #: Whether all results must be there before any of them is merged; a plain mean adds them as they come.
         self._waits = exchange.colludes or not isinstance(aggregation, MeanAggregation)
         self.forget()
-        self.keep()
-
-    # ---- the boundary between two rounds ----
-
-    def keep(self) -> None:
-        """Make the present state the boundary's; see :class:`~fl_lightning.parts.kept.Kept`."""
-        self._kept = (self.model, self.moves, self.changing)
-
-    def put_back(self) -> None:
-        """Return to the boundary's state."""
-        self.model, self.moves, self.changing = self._kept
-        self.forget()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the boundary's state."""
-        model, moves, changing = self._kept
-        return {"model": model, "moves": moves, "changing": sorted(changing)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take a checkpoint's state."""
-        self.model = state["model"].to(self.model)
-        self.moves = state["moves"]
-        self.changing = frozenset(state["changing"])
         self.keep()
 
     def forget(self) -> None:
@@ -91,38 +75,7 @@ class Server:
         self._everywhere = False
         self._seen: set[str] = set()
 
-    # ---- buffers ----
-
-    def changed_by(self, result: ClientResult) -> frozenset[str]:
-        """Return the names of the buffers that a client changed, but for those that are known to change."""
-        if len(self.changing) == len(self._buffers):
-            return frozenset()
-        _, start = self.federation.layout.split(result.received)
-        lengths = list(self._buffers.values())
-        pairs = zip(self._buffers, start.split(lengths), result.buffers.split(lengths), strict=True)
-        return frozenset(name for name, old, new in pairs if not same_values(old, new)) - self.changing
-
-    def note_changed(self, names: frozenset[str]) -> None:
-        """Note buffers that a client changed."""
-        self._seen |= names
-
-    def join_changing(self) -> None:
-        """Add the buffers that clients changed to :attr:`changing`; call it on all processes."""
-        if len(self.changing) < len(self._buffers):
-            self.changing = self.changing.union(*self.federation.gather(self._seen))
-        self._seen = set()
-
-    def keep_constant(self, model: Tensor) -> Tensor:
-        """Return a model, shape ``(size,)``, with the server's values of all constant buffers."""
-        if len(self.changing) == len(self._buffers):
-            return model
-        layout = self.federation.layout
-        parameters, buffers = layout.split(model)
-        _, constant = layout.split(self.model)
-        _, varies = layout.split(layout.mask(self.changing, model.device))
-        return layout.joined(parameters, torch.where(varies, buffers, constant.to(model.dtype)))
-
-    # ---- results ----
+    # ---- take and move ----
 
     def take(self, result: ClientResult, *, everywhere: bool = False) -> None:
         """Take one result: the only way into an aggregation.
@@ -147,13 +100,9 @@ class Server:
         vector, weight = aggregation.weighted(result)
         self._length = len(vector)
         self._mean.add(vector, weight)
+        # A mean of whole models has the buffers in it.
         if not aggregation.merges_buffers and len(result.buffers):
             self._buffer_mean.add(result.buffers, aggregation.weight_of(result))
-
-    def replace(self, model: Tensor) -> None:
-        """Move to a model that a schedule has aggregated itself, shape ``(size,)``."""
-        self.model = self.keep_constant(model.to(self.model.dtype))
-        self.moves += 1
 
     def move(self) -> bool:
         """Move to what the results merge into; return false, and stay, if there were none. Call it on all processes."""
@@ -164,6 +113,7 @@ class Server:
         if aggregate is None:
             return False
         aggregate = self._exchange.on_aggregate(aggregate)
+        # The server optimizer moves the parameters. Buffers are replaced.
         current, _ = layout.split(self.model)
         parameters, buffers = layout.split(aggregate)
         stepped = self._optimizer.step(current, parameters)
@@ -204,17 +154,21 @@ class Server:
             for result in self._all_results():
                 if result.client % federation.num_ranks == federation.rank:
                     self._add(result)
-        if federation.num_ranks > 1:
-            # A process without results learns the length from the others.
-            known = [length for length in federation.gather(self._length) if length]
-            self._length = max(known, default=None)
-        # A vector of zeros takes the memory of one value.
-        empty = None if self._length is None else model.new_zeros(1).expand(self._length)
-        mean, weight = self._mean.pop(federation, empty)
+        mean, weight = self._mean.pop(federation, self._no_result(model))
         if mean is None and not aggregation.acts_alone:
             return None
         # An aggregation that acts alone gets `None` for the mean of no results.
         return aggregation.finish(model, mean, weight)  # type: ignore[arg-type]
+
+    def _no_result(self, model: Tensor) -> Tensor | None:
+        """Return zeros to add where this process has no result; ``None`` if their length is not known."""
+        if self.federation.num_ranks == 1:
+            return None
+        # Such a process learns the length from the others.
+        known = [length for length in self.federation.gather(self._length) if length]
+        self._length = max(known, default=None)
+        # They take the memory of one value.
+        return None if self._length is None else model.new_zeros(1).expand(self._length)
 
     def _merge_all(self, aggregation: Aggregation, model: Tensor) -> Tensor | None:
         """Return what an aggregation makes of all results, which every process has."""
@@ -231,3 +185,62 @@ class Server:
             gathered = self.federation.gather_results(results)
             results = sorted(gathered, key=lambda result: result.task.slot)
         return self._exchange.collude(results) if self._exchange.colludes else results
+
+    def replace(self, model: Tensor) -> None:
+        """Move to a model that a schedule has aggregated itself, shape ``(size,)``."""
+        self.model = self.keep_constant(model.to(self.model.dtype))
+        self.moves += 1
+
+    # ---- buffers that training does not change ----
+
+    def changed_by(self, result: ClientResult) -> frozenset[str]:
+        """Return the names of the buffers that a client changed, but for those that are known to change."""
+        if len(self.changing) == len(self._buffers):
+            return frozenset()
+        _, start = self.federation.layout.split(result.received)
+        lengths = list(self._buffers.values())
+        pairs = zip(self._buffers, start.split(lengths), result.buffers.split(lengths), strict=True)
+        return frozenset(name for name, old, new in pairs if not same_values(old, new)) - self.changing
+
+    def note_changed(self, names: frozenset[str]) -> None:
+        """Note buffers that a client changed."""
+        self._seen |= names
+
+    def join_changing(self) -> None:
+        """Add the buffers that clients changed to :attr:`changing`; call it on all processes."""
+        if len(self.changing) < len(self._buffers):
+            self.changing = self.changing.union(*self.federation.gather(self._seen))
+        self._seen = set()
+
+    def keep_constant(self, model: Tensor) -> Tensor:
+        """Return a model, shape ``(size,)``, with the server's values of all constant buffers."""
+        if len(self.changing) == len(self._buffers):
+            return model
+        layout = self.federation.layout
+        parameters, buffers = layout.split(model)
+        _, constant = layout.split(self.model)
+        _, varies = layout.split(layout.mask(self.changing, model.device))
+        return layout.joined(parameters, torch.where(varies, buffers, constant.to(model.dtype)))
+
+    # ---- the boundary between two rounds ----
+
+    def keep(self) -> None:
+        """Make the present state the boundary's; see :class:`~fl_lightning.parts.kept.Kept`."""
+        self._kept = (self.model, self.moves, self.changing)
+
+    def put_back(self) -> None:
+        """Return to the boundary's state."""
+        self.model, self.moves, self.changing = self._kept
+        self.forget()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the boundary's state."""
+        model, moves, changing = self._kept
+        return {"model": model, "moves": moves, "changing": sorted(changing)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take a checkpoint's state; the server optimizer takes its own, as all parts do."""
+        self.model = state["model"].to(self.model)
+        self.moves = state["moves"]
+        self.changing = frozenset(state["changing"])
+        self.keep()

@@ -2,7 +2,7 @@
 
 FedAvg's is :class:`WeightedMean`. Of two clients with 1 and 2 samples, whose models are ``[2, 4]`` and ``[5, 1]``::
 
-    weighted(result)    the first client's ``[2, 4]``, with weight 1
+    weighted(result)    the first client's ``[2, 4]``, with weight 1: its samples, by ClientResult.weight
     RunningMean.add     the sum is ``[2, 4]``, and the weights' sum 1
     weighted(result)    the second client's ``[5, 1]``, with weight 2
     RunningMean.add     the sum is ``[12, 6]``, and the weights' sum 3

@@ -28,6 +28,7 @@ class Synchronous(Schedule):
     @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Let all clients train, then move the server."""
+        # `Round.drive` gets the tasks and sends back their results, each as its client is done.
         for result in (yield tasks):
             server.take(result)
             # The next client trains, and the server moves, without this one's model in memory.
