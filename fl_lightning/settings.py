@@ -258,17 +258,6 @@ def to_number(value: _Value) -> _Value:
     return value
 
 
-def to_python(state: Any) -> Any:
-    """Return a state with numbers of numpy as Python's, so that ``torch.load(weights_only=True)`` reads it."""
-    if isinstance(state, Mapping):
-        return {to_python(key): to_python(value) for key, value in state.items()}
-    if isinstance(state, (list, tuple)):
-        return [to_python(value) for value in state]
-    if isinstance(state, (np.generic, np.ndarray)):
-        return state.tolist()
-    return state
-
-
 def check_lightning(role: str, thing: object) -> None:
     """Raise ``TypeError`` for an object of ``pytorch_lightning``, the same code in other classes.
 

@@ -284,6 +284,10 @@ class Traffic:
         self.values_up += payload.values * times
         self.bits_up += payload.bits * times
 
+    def copy(self) -> Traffic:
+        """Return a copy, which further messages leave as it is."""
+        return replace(self)
+
 
 @dataclass(frozen=True)
 class ArrivalRecord:

@@ -1,7 +1,6 @@
 """The base of all parts: settings are fields, states are declared, and all hooks are optional."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -12,22 +11,19 @@ from typing_extensions import override
 
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.kept import snapshot
-from fl_lightning.parts.messages import ClientResult, Payload, Task
+from fl_lightning.parts.kept import States
+from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.seeding import Stream, torch_generator
-from fl_lightning.settings import at_round, check_fields, to_python
+from fl_lightning.settings import at_round, check_fields
 from fl_lightning.words import short_repr
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
-
-_RECORDS = (ClientResult, Payload, Task)
-_KIND = "class of the record"
 #: Where a part does its work for one client.
 Place = Literal["client", "server", "both"]
 
 
-class Part:
+class Part(States):
     """One part of an algorithm. All hooks are empty, so that an override need not call ``super()``.
 
     What changes from round to round is declared in :meth:`setup`, by :meth:`add_state` or :meth:`add_client_vectors`.
@@ -43,8 +39,6 @@ class Part:
     #: Whether clients may be stacked though a user-defined part works both before and after a client's training:
     #: nothing that it keeps of one client is for another one.
     stacks = False
-    #: Dataclasses of which states may be, besides :class:`ClientResult`.
-    records: ClassVar[tuple[type, ...]] = ()
     #: Whether nothing of a client leaves it by this part but the updates that pass through the exchanges. A subclass
     #: may let out more, so it does not inherit the answer: each class says so itself. Parts that protect clients ask
     #: :attr:`is_known_to_send_updates_alone`.
@@ -57,10 +51,7 @@ class Part:
     runs_at: ClassVar[Place | None] = None
     #: Whether what it draws for a client must stay unknown to the server, where the client is another machine.
     draws_secretly: ClassVar[bool] = False
-    federation: Federation
     round: int = 0
-    #: The declared state of the last boundary; see :class:`~fl_lightning.parts.kept.Kept`.
-    _kept: dict[str, Any]
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -159,17 +150,6 @@ class Part:
 
     # ---- for subclasses ----
 
-    def add_state(self, name: str, value: Any) -> None:
-        """Declare an attribute that changes from round to round, and set it.
-
-        Args:
-            name: The attribute.
-            value: Its first value: a tensor, array, number, text, None, a :class:`ClientResult` or another of
-                :attr:`records`, or a list or dict of these.
-        """
-        vars(self).setdefault("_states", []).append(name)
-        setattr(self, name, value)
-
     def add_client_vectors(
         self, name: str, initial: Tensor, weights: np.ndarray | None = None, *, has_mean: bool = True
     ) -> None:
@@ -208,10 +188,6 @@ class Part:
         """The vectors that clients keep for this part, by attribute."""
         return {name: held for name, held in self.declared().items() if isinstance(held, ClientVectors)}
 
-    def declared(self) -> dict[str, Any]:
-        """Return the declared state by attribute."""
-        return {name: vars(self)[name] for name in vars(self).get("_states", ())}
-
     def begin_fit(self, federation: Federation) -> None:
         """Take the federation and declare the state of a new fit anew."""
         vars(self).pop("_states", None)
@@ -227,78 +203,10 @@ class Part:
 
     def commit_vectors(self) -> None:
         """Let clients' new vectors count in their means; call it on all processes together."""
-        for vectors in self.client_vectors.values():
-            vectors.commit()
-
-    def keep(self) -> None:
-        """Make the declared state the boundary's."""
-        self._kept = snapshot(self.declared())
-        for vectors in self.client_vectors.values():
-            vectors.keep()
-
-    def put_back(self) -> None:
-        """Return to the declared state of the boundary."""
-        for name, value in snapshot(self._kept).items():
-            setattr(self, name, value)
-        for vectors in self.client_vectors.values():
-            vectors.put_back()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the declared state of the boundary; call it on all processes."""
-        state: dict[str, Any] = {}
-        for name, value in self._kept.items():
-            if isinstance(value, ClientVectors):
-                state[name] = value.state_dict()
-            else:
-                state[name] = to_python(_plain(self.saved(name, value)))
-        return state
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take a checkpoint's state, after :meth:`setup`.
-
-        Raises:
-            ValueError: If the checkpoint holds the state of other attributes.
-        """
-        held = self.declared()
-        if state.keys() != held.keys():
-            raise ValueError(
-                f"{type(self).__name__} must have the checkpoint's states {sorted(state)}, got {sorted(held)}. Resume "
-                "with the arguments of the run that wrote it."
-            )
-        for name, value in state.items():
-            if isinstance(held[name], ClientVectors):
-                held[name].load_state_dict(value)
-            else:
-                restored = self._restored(value, {})
-                if isinstance(held[name], np.ndarray):
-                    restored = np.array(restored)
-                setattr(self, name, self.loaded(name, restored))
-        self.keep()
-
-    def _restored(self, value: Any, moved: dict[Any, Tensor]) -> Any:
-        """Return a checkpoint's value with its records, and with tensors on the module's device."""
-        if isinstance(value, Tensor):
-            # What was shared stays so.
-            here = value.to(self.federation.model.device)
-            return moved.setdefault((value.data_ptr(), value.shape), here)
-        if isinstance(value, list):
-            return [self._restored(item, moved) for item in value]
-        if not isinstance(value, Mapping):
-            return value
-        items = {key: self._restored(item, moved) for key, item in value.items()}
-        if _KIND not in items:
-            return items
-        kinds = {kind.__name__: kind for kind in (*_RECORDS, *self.records)}
-        record = kinds[items.pop(_KIND)]
-        return record(**items)
-
-    def saved(self, name: str, value: Any) -> Any:
-        """Return a declared state as a checkpoint holds it; override it for other objects."""
-        return value
-
-    def loaded(self, name: str, value: Any) -> Any:
-        """Return a declared state that :meth:`saved` returned; the inverse of it."""
-        return value
+        for name in vars(self).get("_states", ()):
+            held = vars(self)[name]
+            if isinstance(held, ClientVectors):
+                held.commit()
 
 
 def by_key(parts: Iterable[Part]) -> dict[str, Part]:
@@ -334,17 +242,3 @@ def walk(*held: Any) -> list[Part]:
             found[id(part)] = part
             waiting += [value for value in reversed(vars(part).values()) if isinstance(value, (Part, list, tuple))]
     return list(found.values())
-
-
-def _plain(value: Any) -> Any:
-    """Return records as dicts with the name of their class, so that ``torch.load(weights_only=True)`` reads them."""
-    if is_dataclass(value):
-        plain: dict[str, Any] = {_KIND: type(value).__name__}
-        for each in fields(value):
-            plain[each.name] = _plain(getattr(value, each.name))
-        return plain
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value

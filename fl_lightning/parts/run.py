@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fl_lightning.parts.aggregations.means import MeanAggregation
 from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.kept import Kept
 from fl_lightning.parts.messages import RoundReport, Task, same_values
 from fl_lightning.parts.part import Part, by_key, walk
 from fl_lightning.parts.round import Execute, Round
@@ -86,7 +85,7 @@ class Run:
             ValueError: If the state belongs to a module of another size or to other parts.
         """
         _check_module(state, federation)
-        shown = state["model"] if state["shown"] is None else state["shown"]
+        shown = state["server"]["model"] if state["shown"] is None else state["shown"]
         run = cls(algorithm, replace(federation, model=state["first"].to(federation.model)))
         run.shown = shown.to(federation.model)
         run._load(state)
@@ -112,7 +111,7 @@ class Run:
                     stacklevel=2,
                 )
             else:
-                state["model"] = federation.model
+                state["server"]["model"] = federation.model
                 state["shows_other"] = False
         run = cls.resume(earlier.algorithm, federation, state)
         run.shown = federation.model
@@ -195,15 +194,10 @@ class Run:
 
     # ---- the boundary between two rounds ----
 
-    @property
-    def _changing(self) -> list[Kept]:
-        """Everything that a round may change besides the run's own attributes."""
-        return [self.server, self.books, *self.parts]
-
     def keep(self) -> None:
         """Make the present state the boundary's."""
         self._kept = (self.shown, self.round, self._shows_other)
-        for each in self._changing:
+        for each in (self.server, self.books, *self.parts):
             each.keep()
 
     @property
@@ -215,16 +209,17 @@ class Run:
     def put_back(self) -> None:
         """Return to the boundary's state."""
         self.shown, self.round, self._shows_other = self._kept
-        for each in self._changing:
+        for each in (self.server, self.books, *self.parts):
             each.put_back()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the boundary's state; call it on all processes."""
         shown, _, shows_other = self._kept
-        state = {**self.server.state_dict(), **self.books.state_dict()}
+        server = self.server.state_dict()
         return {
-            **state,
-            "shown": None if same_values(shown, state["model"]) else shown,
+            "server": server,
+            "books": self.books.state_dict(),
+            "shown": None if same_values(shown, server["model"]) else shown,
             "shows_other": shows_other,
             "first": self.federation.model,
             "names": list(self.federation.names),
@@ -238,8 +233,9 @@ class Run:
             before = _classes_in(state["parts"])
             now = _classes_in(parts)
             raise ValueError(f"The checkpoint has the parts {before}, this run {now}. Use the same parts.")
-        self.server.load_state_dict(state)
-        self.books.load_state_dict(state)
+        self.server.load_state_dict(state["server"])
+        self.server.model = self.server.model.to(self.federation.model.dtype)
+        self.books.load_state_dict(state["books"])
         self._shows_other = state["shows_other"]
         for key, part in parts.items():
             part.load_state_dict(state["parts"][key])
@@ -350,8 +346,9 @@ def _check_module(state: Mapping[str, Any], federation: Federation) -> None:
     """Raise ``ValueError`` if a state is of a module with other tensors."""
     same_names = state["names"] == list(federation.names)
     same_lengths = state["lengths"] == list(federation.lengths)
-    if not same_names or not same_lengths or len(state["model"]) != len(federation.model):
+    size = len(state["server"]["model"])
+    if not same_names or not same_lengths or size != len(federation.model):
         raise ValueError(
-            f"The module must have the trained and frozen tensors of the server's model, {len(state['model'])} "
+            f"The module must have the trained and frozen tensors of the server's model, {size} "
             f"values in all, got others, {len(federation.model)} values. Go on with the same module."
         )

@@ -9,22 +9,23 @@ FedAvg's, in a round of two clients::
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from fl_lightning.parts.aggregations.base import Aggregation
 from fl_lightning.parts.aggregations.means import MeanAggregation, RunningMean
 from fl_lightning.parts.exchanges.base import Exchange
 from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.kept import States
 from fl_lightning.parts.messages import ClientResult, Payload, same_values
 from fl_lightning.parts.servers.base import ServerOptimizer
 from fl_lightning.vectors import checked_vector, sum_dtype
 
 
-class Server:
+class Server(States):
     """Holds the server's model, takes results and moves.
 
     Args:
@@ -54,18 +55,20 @@ class Server:
         self._exchange = exchange
         self._aggregation = aggregation
         self._optimizer = optimizer
-        self.model = federation.model
-        self.moves = 0
+        self.model: Tensor
+        self.add_state("model", federation.model)
+        self.moves: int
+        self.add_state("moves", 0)
+        self.changing: frozenset[str]
+        self.add_state("changing", frozenset())
         layout = federation.layout
         #: Number of values of each buffer.
         self._buffers = dict(zip(layout.buffers, layout.buffer_lengths, strict=True))
-        self.changing: frozenset[str] = frozenset()
         #: Length of the vectors of which an aggregation takes the mean, once a result has come.
         self._length: int | None = None
         #: Whether all results must be there before any of them is merged; a plain mean adds them as they come.
         self._waits = exchange.colludes or not isinstance(aggregation, MeanAggregation)
         self.forget()
-        self.keep()
 
     def forget(self) -> None:
         """Forget the results that were taken since the last move, and which buffers changed."""
@@ -224,23 +227,7 @@ class Server:
 
     # ---- the boundary between two rounds ----
 
-    def keep(self) -> None:
-        """Make the present state the boundary's; see :class:`~fl_lightning.parts.kept.Kept`."""
-        self._kept = (self.model, self.moves, self.changing)
-
+    @override
     def put_back(self) -> None:
-        """Return to the boundary's state."""
-        self.model, self.moves, self.changing = self._kept
+        super().put_back()
         self.forget()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the boundary's state."""
-        model, moves, changing = self._kept
-        return {"model": model, "moves": moves, "changing": sorted(changing)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take a checkpoint's state; the server optimizer takes its own, as all parts do."""
-        self.model = state["model"].to(self.model)
-        self.moves = state["moves"]
-        self.changing = frozenset(state["changing"])
-        self.keep()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.kept import States
 from fl_lightning.parts.messages import Payload, RoundReport, Traffic
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
 
 
-class Books:
+class Books(States):
     """Counts the messages of a fit.
 
     Args:
@@ -29,41 +29,24 @@ class Books:
 
     def __init__(self, algorithm: Algorithm, federation: Federation, travels: Callable[[str], bool]) -> None:
         self._algorithm = algorithm
-        self._federation = federation
+        self.federation = federation
         self._travels = travels
         self.payload = self._message(range(federation.layout.num_trained))
         self.left_out = algorithm.chain.payload_up(self.payload)
-        self.traffic = Traffic()
-        self.keep()
-
-    def keep(self) -> None:
-        """Make the present counts the boundary's; see :class:`~fl_lightning.parts.kept.Kept`."""
-        self._kept = replace(self.traffic)
-
-    def put_back(self) -> None:
-        """Return to the boundary's counts."""
-        self.traffic = replace(self._kept)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the boundary's counts."""
-        return {"traffic": asdict(self._kept)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take a checkpoint's counts."""
-        self.traffic = Traffic(**state["traffic"])
-        self.keep()
+        self.traffic: Traffic
+        self.add_state("traffic", Traffic())
 
     def _message(self, places: Iterable[int]) -> Payload:
         """Return the message of those of the model's tensors that travel."""
-        names = self._federation.names
-        return self._federation.layout.payload(place for place in places if self._travels(names[place]))
+        names = self.federation.names
+        return self.federation.layout.payload(place for place in places if self._travels(names[place]))
 
     def message_bits(self) -> tuple[int, int]:
         """Return the bits of a message to a client and of its answer, with all buffers that travel.
 
         Which buffers training changes, and so :meth:`count` counts, is known only when clients have trained.
         """
-        layout = self._federation.layout
+        layout = self.federation.layout
         buffers = self._message(range(layout.num_trained, len(layout.names)))
         further_vectors = self._algorithm.objective.vectors_sent - 1
         besides = buffers.bits + further_vectors * self.payload.bits
@@ -82,7 +65,7 @@ class Books:
         objective = self._algorithm.objective
         schedule = self._algorithm.schedule
         sampler = self._algorithm.sampler
-        names = list(self._federation.names)
+        names = list(self.federation.names)
         buffers = self._message(sorted(names.index(name) for name in changing))
 
         # Each client of the round gets a model, unless it was scored with it before the draw. So does each client that
@@ -113,7 +96,7 @@ class Books:
         traffic.edge_bits_up += edge_models_up * whole_model
 
         # Single numbers: scores, losses, choices of a cluster, and what the objective counts itself.
-        number = Payload(1, self._federation.layout.payload([0]).bits_per_value)
+        number = Payload(1, self.federation.layout.payload([0]).bits_per_value)
         each_sends = (sampler.scored_at is not None) + objective.sends_loss + schedule.sends_choice
         traffic.send_up(number, each_sends * reported + report.scored + report.numbers)
         traffic.send_down(number, objective.numbers_down * report.sent)

@@ -55,8 +55,8 @@ class SaveEnd(Callback):
         server = trainer.callbacks[0].algorithm.run.state_dict()  # on all processes: it gathers
         state = {
             "weights": module.state_dict(),
-            "server": server["model"],
-            "traffic": server["traffic"],
+            "server": server["server"]["model"],
+            "traffic": server["books"]["traffic"],
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
             "step": trainer.global_step,
         }
