@@ -14,6 +14,7 @@ import inspect
 import reprlib
 from collections.abc import Mapping, Sequence
 from inspect import Parameter, Signature
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -74,7 +75,7 @@ def full_signature(cls: type) -> Signature:
         if not hands_on:
             break
         is_first = False
-    return Signature(sorted(found.values(), key=lambda parameter: parameter.kind))
+    return Signature(sorted(found.values(), key=attrgetter("kind")))
 
 
 def arguments(instance: object) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 
 from fl_lightning._lightning.loops.round_loop import RoundLoop
-from fl_lightning.data import FederatedDataModule
+from fl_lightning.data.samples import FederatedSamples
 from fl_lightning.loop import FederatedLoop
 from fl_lightning.seeding import a_seed_was_given, default_seed
 from fl_lightning.signatures import arguments
@@ -34,34 +34,31 @@ def fingerprints(loop: FederatedLoop) -> tuple[str, str]:
     Each holds numbers and a digest of clients, sample indices, and labels if there are any. The loop keeps the texts,
     which take some milliseconds.
     """
-    if loop.fingerprints is None:
-        loop.fingerprints = _of_training(loop.data), _of_evaluation(loop.data)
+    if loop.fingerprints is not None:
+        return loop.fingerprints
+    samples = loop.data.federated_samples
+    split = samples.split
+    training = _digest_of(samples, split.train)
+    training.update(split.partition.fingerprint().encode())
+    number = int(samples.client_sizes.sum())
+    clients = f"{len(split.train)} clients, {number} samples, {training.hexdigest()[:12]}"
+    sets = []
+    for name, parts in (("validation", split.val), ("test", split.test)):
+        number = sum(map(len, parts.values()))
+        sets.append(f"{number} {name} samples, {_digest_of(samples, parts).hexdigest()[:12]}")
+    loop.fingerprints = clients, ", ".join(sets)
     return loop.fingerprints
 
 
-def _of_training(data: FederatedDataModule) -> str:
-    digest = _digest_of(data, data.federated_split.train)
-    digest.update(data.partition.fingerprint().encode())
-    return f"{data.num_clients} clients, {int(data.client_sizes.sum())} samples, {digest.hexdigest()[:12]}"
-
-
-def _of_evaluation(data: FederatedDataModule) -> str:
-    split = data.federated_split
-    texts = []
-    for name, parts in (("validation", split.val), ("test", split.test)):
-        number = sum(map(len, parts.values()))
-        texts.append(f"{number} {name} samples, {_digest_of(data, parts).hexdigest()[:12]}")
-    return ", ".join(texts)
-
-
-def _digest_of(data: FederatedDataModule, parts: Mapping[int, np.ndarray]) -> hashlib._Hash:
+def _digest_of(samples: FederatedSamples, parts: Mapping[int, np.ndarray]) -> hashlib._Hash:
     """Return the SHA-256 of the clients' ids, sample indices and labels."""
+    labels = samples.source.labels
     digest = hashlib.sha256()
     for client, indices in parts.items():
         digest.update(np.array([client, len(indices)], "<i8").tobytes())
         digest.update(indices.astype("<i8").tobytes())
-        if data.labels is not None:
-            digest.update(data.labels[indices].astype("<i8").tobytes())
+        if labels is not None:
+            digest.update(labels[indices].astype("<i8").tobytes())
     return digest
 
 
@@ -74,30 +71,23 @@ def describe_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
     """
     federation, evaluation = fingerprints(loop)
     given = {name: value for name, value in arguments(callback).items() if name not in _IRRELEVANT}
-    for name, value in _settings_of_data(loop.data).items():
+    data = loop.data
+    of_data = {name: value for name, value in arguments(data).items() if name not in _IRRELEVANT_OF_DATA}
+    of_data |= {"collate_fn": data.federated_samples.source.collate_fn, "poisons": data.poisons}
+    for name, value in of_data.items():
         given[f"the data's {name}" if name in given else name] = value
+    # The class of each optimizer, and the settings with which it was made.
+    optimizers: list[tuple[str, dict[str, str]]] = []
+    for optimizer in loop.trainer.optimizers:
+        settings = {name: short_repr(value) for name, value in getattr(optimizer, "defaults", {}).items()}
+        optimizers.append((type(optimizer).__name__, settings))
     return {
         "seed": loop.settings.run_seed,
         "federation": federation,
         "evaluation": evaluation,
-        "optimizers": _optimizers(loop.trainer),
+        "optimizers": optimizers,
         "settings": {name: short_repr(value) for name, value in given.items()},
     }
-
-
-def _settings_of_data(data: FederatedDataModule) -> dict[str, Any]:
-    """Return the arguments of a data module that change what is computed on the same samples."""
-    given = {name: value for name, value in arguments(data).items() if name not in _IRRELEVANT_OF_DATA}
-    return {**given, "collate_fn": data.source_collate_fn, "poisons": data.poisons}
-
-
-def _optimizers(trainer: pl.Trainer) -> list[tuple[str, dict[str, str]]]:
-    """Return the class of each optimizer, and the settings with which it was made."""
-    described = []
-    for optimizer in trainer.optimizers:
-        settings = {name: short_repr(value) for name, value in getattr(optimizer, "defaults", {}).items()}
-        described.append((type(optimizer).__name__, settings))
-    return described
 
 
 def check_resumable(saved: Mapping[str, Any], loop: FederatedLoop) -> None:
@@ -180,7 +170,12 @@ def check_checkpoint(
         raise ValueError(f"The checkpoint was written by {writers[0]}, not by {key}. {_FROM_WEIGHTS}")
     if not writers:
         rank_zero_info(f"The checkpoint has no state of a federated algorithm, so {key} starts from its weights.")
-    _tell_other_wandb_run(checkpoint.get("wandb_run_ids", []), wandb_runs)
+    before = checkpoint.get("wandb_run_ids", [])
+    if wandb_runs and before and not set(wandb_runs) & set(before):
+        rank_zero_info(
+            f"This fit logs to a new run of Weights & Biases, {wandb_runs[0]}; the checkpoint's run is {before[0]}. To "
+            f'continue that run: WandbLogger(id="{before[0]}", resume="allow").'
+        )
     known: Mapping[str, Any] = checkpoint.get("hyper_parameters", {})
     saved = {name: short_repr(value) for name, value in known.items()}
     present = {name: short_repr(value) for name, value in hparams.items()}
@@ -228,12 +223,3 @@ def log_how_to_resume(trainer: pl.Trainer, exception: BaseException) -> None:
     else:
         hint = "There is no checkpoint to resume from; the callback FederatedCheckpoint() writes one after every round."
     rank_zero_info(f"{end} in round {trainer.current_epoch + 1}. {hint}")
-
-
-def _tell_other_wandb_run(before: Sequence[str], present: Sequence[str]) -> None:
-    """Say in one line how to continue the checkpoint's run of Weights & Biases, if another one is logged to."""
-    if present and before and not set(present) & set(before):
-        rank_zero_info(
-            f"This fit logs to a new run of Weights & Biases, {present[0]}; the checkpoint's run is {before[0]}. To "
-            f'continue that run: WandbLogger(id="{before[0]}", resume="allow").'
-        )

@@ -215,6 +215,7 @@ class Run:
     def state_dict(self) -> dict[str, Any]:
         """Return the boundary's state; call it on all processes."""
         shown, _, shows_other = self._kept
+        layout = self.federation.layout
         server = self.server.state_dict()
         return {
             "server": server,
@@ -222,8 +223,8 @@ class Run:
             "shown": None if same_values(shown, server["model"]) else shown,
             "shows_other": shows_other,
             "first": self.federation.model,
-            "names": list(self.federation.names),
-            "lengths": list(self.federation.lengths),
+            "names": list(layout.names),
+            "lengths": list(layout.lengths[: layout.num_trained]),
             "parts": {key: part.state_dict() for key, part in by_key(self.parts).items()},
         }
 
@@ -344,8 +345,9 @@ def _classes_in(keys: Iterable[str]) -> str:
 
 def _check_module(state: Mapping[str, Any], federation: Federation) -> None:
     """Raise ``ValueError`` if a state is of a module with other tensors."""
-    same_names = state["names"] == list(federation.names)
-    same_lengths = state["lengths"] == list(federation.lengths)
+    layout = federation.layout
+    same_names = state["names"] == list(layout.names)
+    same_lengths = state["lengths"] == list(layout.lengths[: layout.num_trained])
     size = len(state["server"]["model"])
     if not same_names or not same_lengths or size != len(federation.model):
         raise ValueError(

@@ -141,13 +141,9 @@ class RoundLoop(_FitLoop, ABC):
     @property
     def round_index(self) -> int:
         """The round that is being trained or comes next, from 0."""
-        return self._rounds.processed
-
-    @property
-    def _rounds(self) -> _ProcessedTracker:
         rounds = self.epoch_progress.current
         assert isinstance(rounds, _ProcessedTracker)
-        return rounds
+        return rounds.processed
 
     @property
     def done(self) -> bool:
@@ -394,8 +390,9 @@ class RoundLoop(_FitLoop, ABC):
 
     def gather_objects(self, mine: Any) -> list[Any]:
         """Return the object of every process, in the order of ranks."""
-        if self.trainer.world_size > 1:
-            self._meet()
+        if self.trainer.world_size == 1:
+            return [mine]
+        self._meet()
         return gather_objects(self.trainer, mine)
 
     def _meet(self) -> None:
