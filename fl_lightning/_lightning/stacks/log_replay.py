@@ -26,6 +26,7 @@ from fl_lightning._lightning.stacks.recording import (
     BatchValue,
     Entry,
     Keeper,
+    Listener,
     LogCall,
     MetricCall,
     TensorPlace,
@@ -165,7 +166,9 @@ def _replay(entry: Entry, row: int, done: set[int]) -> None:
             entry.returned[row, number] = call_metric(calls[number], own, calls[number].metric)
 
 
-def call_metric(call: MetricCall, tensors: Sequence[Tensor], metric: Metric | MetricCollection | Keeper) -> Any:
+def call_metric(
+    call: MetricCall, tensors: Sequence[Tensor], metric: Metric | MetricCollection | Keeper | Listener
+) -> Any:
     """Make one client's call, and return what it returns.
 
     Args:

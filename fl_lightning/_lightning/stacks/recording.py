@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from lightning.pytorch.utilities.data import extract_batch_size
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 from torchmetrics import Metric, MetricCollection
 
 from fl_lightning._lightning.errors import CannotVectorize
@@ -120,19 +121,70 @@ class Keeper:
         vars(self.part)[self.name] = value
 
 
+class Text(NamedTuple):
+    """A text that is made of values, such as an f-string.
+
+    Attributes:
+        form: The text, with fields in the places of values.
+        args: The values of fields without names.
+        kwargs: Those of fields with names.
+    """
+
+    form: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Listener:
+    """Something outside of a step that the step tells what it computes, client by client as metric objects.
+
+    Attributes:
+        thing: The module, a logger, or the module of Python that has ``print``.
+    """
+
+    thing: Any
+
+    def tell(self, path: str, *args: Any, **kwargs: Any) -> None:
+        """Call a method.
+
+        Args:
+            path: Its name, such as ``"print"`` or ``"experiment.add_scalar"``.
+            args: Its arguments.
+            kwargs: Its arguments by name.
+        """
+        method = self.thing
+        for name in path.split("."):
+            method = getattr(method, name)
+        args, kwargs = with_texts((args, kwargs))
+        method(*args, **kwargs)
+
+
+def with_texts(arguments: Any) -> Any:
+    """Return arguments with the texts that are made of values."""
+
+    def made(value: Any) -> Any:
+        if not isinstance(value, Text):
+            return value
+        args, kwargs = with_texts((value.args, value.kwargs))
+        return value.form.format(*args, **kwargs)
+
+    return pytree.tree_map(made, arguments, is_leaf=lambda value: isinstance(value, Text))
+
+
 @dataclass
 class MetricCall:
-    """One call of a metric object, or of an attribute that keeps something.
+    """One call of a metric object, of an attribute that keeps something, or of something that is told.
 
     Attributes:
         metric: The object.
         method: ``"forward"``, ``"update"``, ``"compute"`` or ``"reset"``; of an attribute ``"append"``, ``"put"`` or
-            ``"assign"``.
+            ``"assign"``; otherwise ``"tell"``.
         leaves: Its arguments, flattened; in the place of a tensor its place among the step's tensors.
         spec: How the leaves make up the arguments.
     """
 
-    metric: Metric | MetricCollection | Keeper
+    metric: Metric | MetricCollection | Keeper | Listener
     method: str
     leaves: list[Any]
     spec: Any

@@ -47,6 +47,8 @@ _SHARED = {
     "local_rank",
     "log_dir",
     "log_every_n_steps",
+    "logger",
+    "loggers",
     "lr_scheduler_configs",
     "max_epochs",
     "max_steps",
@@ -76,13 +78,6 @@ _SHARED = {
     "val_dataloaders",
     "validating",
     "world_size",
-}
-
-#: What a step does that asks the trainer for these.
-_TOLD_AT_ONCE = {
-    "progress_bar_callback": "`training_step` prints (`self.print`), which a stack would do once for all clients",
-    "logger": "`training_step` uses the logger, which a stack would tell once for all clients; use `self.log`",
-    "loggers": "`training_step` uses the loggers, which a stack would tell once for all clients; use `self.log`",
 }
 
 
@@ -163,7 +158,5 @@ def _read_trainer(self: Any, name: str) -> Any:
         return self._steps_so_far
     if name not in _SHARED:
         # It is no exception, which code of the user's own could catch.
-        torch._dynamo.graph_break(
-            msg=_TOLD_AT_ONCE.get(name, f"`training_step` reads `trainer.{name}`, which all clients share")
-        )
+        torch._dynamo.graph_break(msg=f"`training_step` reads `trainer.{name}`, which all clients share")
     return getattr(self._read_by_step, name)

@@ -2,7 +2,8 @@
 
 Read in the order of a step's way:
 
-* ``notes``: what it logs and gives to metric objects becomes nodes of its graph,
+* ``notes``: what it logs and gives to metric objects becomes nodes of its graph, ``kept`` and ``told``: and so does
+  what it keeps in attributes and tells others,
 * ``capture``: PyTorch's Dynamo makes a graph of it, ``dependence``: on what of Python that graph depends,
   ``causes``: why it could not be made,
 * ``reader``: the notes leave the graph, and the tensors that they name become its outputs,

@@ -57,6 +57,7 @@ from fl_lightning.executors.compiler.numbers import (
     numbers_as_tensors,
 )
 from fl_lightning.executors.compiler.reader import KeptValue, Reader
+from fl_lightning.executors.compiler.told import Listeners
 from fl_lightning.executors.compiler.unmapped import functions_for_capture
 from fl_lightning.executors.stack.batches import StackedBatch, leaves_of
 
@@ -150,6 +151,8 @@ class CapturedStep:
         self._counting = stacked.counting
         self._metrics = WatchedMetrics(self._module)
         self._containers = WatchedContainers(self._module, self._metrics.known)
+        #: All that steps may tell something.
+        self.listeners = Listeners(self._module, stacked.trainer, self._metrics.known)
         self._changing = stacked.changing_in_clients
         self._takes_index = stacked.takes_index
         # Shorter batches have a function of their own, so that sizes stay constants in the graph of full batches.
@@ -158,6 +161,8 @@ class CapturedStep:
         self._steps: dict[fx.GraphModule, Step] = {}
         self._called: _Call | None = None
         self._dependence = Dependence()
+        #: Whether texts keep the numbers that they are made of.
+        self._texts_keep_numbers = True
         #: Whether a float that has changed once is an input of the next graph.
         self._floats_are_inputs = True
         #: The optimizer steps so far that the step being captured reads.
@@ -429,6 +434,10 @@ class CapturedStep:
             return self._call(compiled, arguments, "error")
         except Exception as error:
             effects = effects_of(error)
+            if not effects and self.listeners.has_kept_numbers:
+                # Of the name of a logged value, say, Python needs to know the text.
+                self._texts_keep_numbers = False
+                return self._call_checked(compiled, arguments)
             if not effects and self._floats_are_inputs:
                 # Some functions, such as dropout, take no symbol in a number's place.
                 self._floats_are_inputs = False
@@ -449,6 +458,7 @@ class CapturedStep:
             logging_to(self._module, note_log),
             self._metrics.noting(),
             self._containers.noting(),
+            self.listeners.noting(keeps_numbers=self._texts_keep_numbers),
             functions_for_capture(),
             self._trainer.watched(self._steps_so_far),
             self._hidden_counters(),

@@ -1,12 +1,12 @@
 """Why a step cannot be captured or stacked: PyTorch's reasons in the user's words, with the place in the user's code.
 
-If the worked example printed its loss, PyTorch would say the first of these, and a fit the second::
+If the worked example opened a file, PyTorch would say the first of these, and a fit the second::
 
-    Explanation: Dynamo does not know how to trace builtin operator `print` with argument types ['Tensor'] ...
+    Explanation: Dynamo does not know how to trace builtin operator `open` with argument types ['str'] ...
     from user code:
        File "/home/me/module.py", line 12, in training_step
 
-    `training_step` prints, which a stack would do once for all clients (module.py, line 12)
+    `training_step` opens a file, which a stack would do once for all clients (module.py, line 12)
 """
 
 from __future__ import annotations
@@ -84,7 +84,6 @@ _CAUSES = (
         r"`training_step` raises \1: \2",
     ),
     (r"found no exception handler(?s:.*)raised exception (\w+)", r"`training_step` raises \1"),
-    (r"builtin operator `print`", "`training_step` prints, which a stack would do once for all clients"),
     (r"builtin operator `open`", "`training_step` opens a file, which a stack would do once for all clients"),
     (r"`RLock`|get_ident", _LOCKS),
     (r"`torch.compiler.disable`", "`training_step` calls a function that is kept from being captured"),

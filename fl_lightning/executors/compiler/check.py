@@ -15,7 +15,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from fl_lightning._lightning.errors import CannotVectorize
-from fl_lightning._lightning.stacks.recording import Keeper
+from fl_lightning._lightning.stacks.recording import Keeper, Listener
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.compiler.capture import CapturedStep, Step
 from fl_lightning.executors.compiler.causes import errors_of_step
@@ -96,7 +96,10 @@ class Check:
                 own = [tensor[place].detach().reshape(-1) for tensor in (*stacks.parameters, *stacks.buffers)]
                 vector.write(torch.cat([part.to(held.dtype) for part in own]))
                 single = batch.rebuild([tensor[place].clone() for tensor in stacks.batch])
-                with preserved_generators(held.device), without_trace(vector.module) as traces:
+                with (
+                    preserved_generators(held.device),
+                    without_trace(vector.module, self._captured.listeners) as traces,
+                ):
                     set_global_states(states[place], held.device)
                     with errors_of_step():
                         loss = self._captured.alone(single, index, stacks.steps_of(place))
@@ -143,7 +146,7 @@ class Check:
 def _check_metrics_draw_nothing(step: Step) -> None:
     """Raise ``CannotVectorize`` for metric objects whose draws might take turns with those of a step."""
     for call in step.logged.metric_calls:
-        if isinstance(call.metric, Keeper):
+        if isinstance(call.metric, (Keeper, Listener)):
             continue
         for part in call.metric.modules():
             is_known = not isinstance(part, Metric) or type(part).__module__.startswith("torchmetrics.")

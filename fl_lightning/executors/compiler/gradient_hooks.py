@@ -110,7 +110,8 @@ class GradientHooks:
                 vector.write(torch.cat([part.to(held.dtype) for part in own]))
                 for parameter, gradient in zip(vector.parameters, stacks.gradients, strict=True):
                     parameter.grad = None if gradient is None else gradient[place].clone()
-                with preserved_generators(held.device), without_trace(vector.module) as traces:
+                listeners = self._captured.listeners
+                with preserved_generators(held.device), without_trace(vector.module, listeners) as traces:
                     set_global_states(states[place], held.device)
                     with errors_of_step(), self._stacked.counting(stacks.steps_of(place)):
                         getattr(vector.module, name)(*arguments)

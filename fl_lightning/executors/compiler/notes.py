@@ -82,6 +82,8 @@ def logging_to(module: nn.Module, log: Callable[..., None]) -> Iterator[None]:
 
 def note_log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
     """Note what is logged, in the place of ``self.log``."""
+    # PyTorch calls no methods of a text that keeps the numbers it is made of, which is no name.
+    name = name.strip("")
     options = dict(zip(_ARGUMENTS, args, strict=False))
     options.update(kwargs)
     given = options.get("reduce_fx", "mean")

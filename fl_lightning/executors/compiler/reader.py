@@ -18,7 +18,15 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.errors import CannotVectorize
-from fl_lightning._lightning.stacks.recording import BatchValue, LogCall, Logged, MetricCall, TensorPlace, logged_type
+from fl_lightning._lightning.stacks.recording import (
+    BatchValue,
+    LogCall,
+    Logged,
+    MetricCall,
+    TensorPlace,
+    Text,
+    logged_type,
+)
 from fl_lightning.executors.compiler.notes import NOTES, REDUCTIONS, MetricObject, logged, part_of_value
 
 
@@ -61,14 +69,14 @@ class Reader:
         self._values_of_metrics: dict[Any, BatchValue] = {}
         self._kept_nodes: list[fx.Node] = []
         outputs: Any = self.graph.graph_copy(source, {})
-        notes = [node for node in self.graph.nodes if node.target in NOTES]
+        notes = [node for node in self.graph.nodes if node.target in NOTES or node.target is Text]
         for node in notes:
             with self.graph.inserting_before(node):
                 if node.target is logged:
                     self._read_log(*node.args)
                 elif node.target is part_of_value:
                     self._read_part(node)
-                else:
+                elif node.target is not Text:
                     self._read_metric_call(node)
         # Notes use each other's values: the last goes first.
         for node in reversed(notes):
@@ -134,7 +142,9 @@ def _check_value_is_logged_alone(node: fx.Node) -> None:
 
 
 def _as_given(value: Any) -> Any:
-    """Return arguments with the lists and dictionaries of Python in the place of the graph's immutable ones."""
+    """Return arguments with texts, and the lists and dictionaries of Python, in the place of what the graph has."""
+    if isinstance(value, fx.Node) and value.target is Text:
+        return Text(*map(_as_given, value.args))
     if isinstance(value, dict):
         return {key: _as_given(each) for key, each in value.items()}
     if isinstance(value, list):

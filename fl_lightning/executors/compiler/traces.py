@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,13 +21,23 @@ from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.evaluation.attributes import Attributes
 from fl_lightning._lightning.loops.local_optimizers import same_content
 from fl_lightning._lightning.stacks.log_replay import call_metric
-from fl_lightning._lightning.stacks.recording import Keeper, Logged, MetricCall, logged_type
+from fl_lightning._lightning.stacks.recording import (
+    Keeper,
+    Listener,
+    Logged,
+    MetricCall,
+    logged_type,
+    with_texts,
+)
 from fl_lightning.executors.compiler.causes import changes
 from fl_lightning.executors.compiler.notes import logging_to, metric_objects
+from fl_lightning.executors.compiler.told import Listeners, ToldCalls
 
 _SIGNATURE = inspect.signature(pl.LightningModule.log)
 #: What torchmetrics puts on each metric object, bound to that object.
 _BOUND = {"update", "compute", "_update_signature"}
+#: A number in a text, which rounding may change.
+_NUMBER = re.compile(r"\d+(\.\d+)?(e[-+]?\d+)?")
 
 
 class Traces:
@@ -35,14 +46,16 @@ class Traces:
     Args:
         module: The module before the step.
         values: Gets the names and values that the step logs.
+        told: Gets what it tells others.
     """
 
-    def __init__(self, module: nn.Module, values: list[tuple[str, Any]]) -> None:
+    def __init__(self, module: nn.Module, values: list[tuple[str, Any]], told: ToldCalls) -> None:
         self._metrics = metric_objects(module)
         self._before = copy.deepcopy(self._metrics)
         self._attributes = Attributes(module)
         self._held = self._attributes.read()
         self._values = values
+        self._told = told
 
     def compare(self, logged: Logged, tensors: Sequence[Tensor], bound: float) -> None:
         """Compare the traces with what a captured step notes.
@@ -69,6 +82,7 @@ class Traces:
             same(f"what is logged as {name!r}", torch.as_tensor(value), found, bound, 1.0)
         self._compare_metrics(logged, tensors, bound)
         self._compare_kept(kept, tensors, bound)
+        self._compare_told(logged, tensors, bound)
 
     def _compare_attributes(self, kept: Sequence[MetricCall]) -> None:
         """Raise if the step has set attributes, or changed what is in them, other than those that keep something."""
@@ -91,23 +105,22 @@ class Traces:
         for call in kept:
             call_metric(call, tensors, call.metric)
         for keeper, value in found.items():
-            one, spec = pytree.tree_flatten(value)
-            other, other_spec = pytree.tree_flatten(keeper.value)
-            what = f"what `self.{keeper.name}` holds"
-            if spec != other_spec or list(map(_type_of, one)) != list(map(_type_of, other)):
-                raise CannotVectorize(f"{what} is of another form in a stack")
-            for mine, theirs in zip(one, other, strict=True):
-                if isinstance(mine, (Tensor, int, float)):
-                    same(what, torch.as_tensor(mine), torch.as_tensor(theirs), bound, 1.0)
-                elif mine != theirs:
-                    raise CannotVectorize(f"{what} differs in a stack")
+            _compare_values(f"what `self.{keeper.name}` holds", value, keeper.value, bound)
+
+    def _compare_told(self, logged: Logged, tensors: Sequence[Tensor], bound: float) -> None:
+        """Compare what others are told."""
+        found = [call for call in logged.metric_calls if isinstance(call.metric, Listener)]
+        if len(found) != len(self._told):
+            raise CannotVectorize("`training_step` prints, or tells loggers, something else in a stack")
+        for call, (_, path, arguments) in zip(found, self._told, strict=True):
+            _compare_values(f"what `{path}` is given", arguments, _arguments(call, tensors), bound)
 
     def _compare_metrics(self, logged: Logged, tensors: Sequence[Tensor], bound: float) -> None:
         """Make the noted calls on metric objects as they were before, and compare what the objects hold."""
         pairs = self._with_copies(copy.deepcopy(self._before))
         twins = {id(part): twin for part, twin in pairs}
         for call in logged.metric_calls:
-            if not isinstance(call.metric, Keeper):
+            if not isinstance(call.metric, (Keeper, Listener)):
                 call_metric(call, tensors, twins[id(call.metric)])
         for part, twin in pairs:
             _compare_metric(part, twin, bound)
@@ -131,12 +144,12 @@ class Traces:
 
 
 @contextmanager
-def without_trace(module: nn.Module) -> Iterator[Traces]:
-    """Let a step run as it is, but for what it logs; put back what it changes beside tensors."""
+def without_trace(module: nn.Module, listeners: Listeners) -> Iterator[Traces]:
+    """Let a step run as it is, but for what it logs and tells others; put back what it changes beside tensors."""
     values = list[tuple[str, Any]]()
-    with logging_to(module, partial(_take, values)):
-        # The attributes that are put back include the function for logs.
-        traces = Traces(module, values)
+    with logging_to(module, partial(_take, values)), listeners.recording() as told:
+        # The attributes that are put back include the functions for logs and prints.
+        traces = Traces(module, values, told)
         try:
             yield traces
         finally:
@@ -150,6 +163,36 @@ def _take(values: list[tuple[str, Any]], name: str, value: Any, *args: Any, **kw
         # The step may go on to write to it.
         value = value.detach().clone()
     values.append((name, value))
+
+
+def _compare_values(what: str, one: Any, other: Any, bound: float) -> None:
+    """Raise if two values, in containers, are of another form or differ by more than a bound."""
+    leaves, spec = pytree.tree_flatten(one)
+    other_leaves, other_spec = pytree.tree_flatten(other)
+    if spec != other_spec or list(map(_type_of, leaves)) != list(map(_type_of, other_leaves)):
+        raise CannotVectorize(f"{what} is of another form in a stack")
+    for mine, theirs in zip(leaves, other_leaves, strict=True):
+        if isinstance(mine, (Tensor, int, float)):
+            same(what, torch.as_tensor(mine), torch.as_tensor(theirs), bound, 1.0)
+        elif isinstance(mine, str):
+            # Rounding may show in a text's numbers, which were compared where they are logged.
+            if _NUMBER.sub("", mine) != _NUMBER.sub("", theirs):
+                raise CannotVectorize(f"{what} differs in a stack")
+        elif mine != theirs:
+            raise CannotVectorize(f"{what} differs in a stack")
+
+
+class _Arguments:
+    """Returns what it is told."""
+
+    def tell(self, path: str, *args: Any, **kwargs: Any) -> Any:
+        return with_texts((args, kwargs))
+
+
+def _arguments(call: MetricCall, tensors: Sequence[Tensor]) -> Any:
+    """Return the arguments that a listener gets."""
+    taker: Any = _Arguments()
+    return call_metric(call, tensors, taker)
 
 
 def _type_of(value: Any) -> Any:
