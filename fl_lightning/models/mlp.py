@@ -30,6 +30,9 @@ class MLPClassifier(Classifier):
         metrics: What validation and test log besides the loss, as in :class:`Classifier`.
         init: ``"default"`` for PyTorch's initialisation, ``"truncated_normal"`` for weights drawn from a normal
             distribution of standard deviation 0.02 cut at two deviations, and zero biases (Xue et al. 2021).
+        softmax: Whether the cross-entropy takes the softmax of the outputs in place of the outputs, and so softmax is
+            taken twice, as the MLP of Flower's baseline heterofl does. Its loss stays above ``log(1 + (C - 1) / e)``
+            for C classes.
 
     Raises:
         ValueError: If a width is below 1, or ``init`` is neither of the two.
@@ -50,6 +53,7 @@ class MLPClassifier(Classifier):
         weight_decay: NotNegative = 0.0,
         metrics: Sequence[MetricName] = ("acc",),
         init: Literal["default", "truncated_normal"] = "default",
+        softmax: bool = False,
     ) -> None:
         super().__init__(num_classes, lr, momentum, weight_decay, metrics)
         layers: list[nn.Module] = [nn.Flatten()]
@@ -60,13 +64,14 @@ class MLPClassifier(Classifier):
             width = next_width
         layers.append(nn.Linear(width, num_classes))
         self.layers = nn.Sequential(*layers)
+        self.softmax = softmax
         if init == "truncated_normal":
             self.layers.apply(_truncated_normal)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits of shape (batch, num_classes) for ``x`` of shape (batch, ...)."""
-        logits: Tensor = self.layers(x)
-        return logits
+        """Return what the cross-entropy takes, shape (batch, num_classes), for ``x`` of shape (batch, ...)."""
+        outputs: Tensor = self.layers(x)
+        return outputs.softmax(dim=1) if self.softmax else outputs
 
 
 def _truncated_normal(module: nn.Module) -> None:

@@ -93,7 +93,7 @@ def test_checkpoints_rebuild_the_network(tmp_path: Path) -> None:
         assert torch.equal(again.state_dict()[name], value)
 
 
-def step(module: LogisticRegressionClassifier, steps: int) -> None:
+def step(module: MLPClassifier, steps: int) -> None:
     """Train on the one sample x = 2 of class 0."""
     data = TensorDataModule(clients=[(torch.tensor([[2.0]]), torch.tensor([0]))], batch_size=1)
     quiet_trainer(max_epochs=steps).fit(module, datamodule=data)
@@ -133,6 +133,18 @@ def test_the_cross_entropy_may_take_sigmoids() -> None:
     weight, bias = module.parameters()
     assert weight.flatten().tolist() == pytest.approx([0.025, -0.025])
     assert bias.tolist() == pytest.approx([0.0125, -0.0125])
+
+
+def test_the_cross_entropy_may_take_the_softmax() -> None:
+    module = MLPClassifier(1, (), 2, lr=0.1, softmax=True)
+    weight, bias = module.parameters()
+    nn.init.zeros_(weight)
+    nn.init.zeros_(bias)
+    assert module(torch.tensor([[2.0]])).tolist() == [[0.5, 0.5]]
+    step(module, 1)
+    # (-1/2, 1/2) as without softmax, times its Jacobian at 0, which is ((1/4, -1/4), (-1/4, 1/4)).
+    assert weight.flatten().tolist() == pytest.approx([0.05, -0.05])
+    assert bias.tolist() == pytest.approx([0.025, -0.025])
 
 
 def test_adam_moves_by_its_learning_rate_first() -> None:
