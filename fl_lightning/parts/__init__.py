@@ -45,7 +45,16 @@ from fl_lightning.parts.exchanges.privacy.local import LocalDifferentialPrivacy
 from fl_lightning.parts.exchanges.privacy.secure import SecureAggregation
 from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
 from fl_lightning.parts.layout import Layout
-from fl_lightning.parts.messages import ArrivalRecord, ClientResult, Payload, RoundReport, Task, Traffic, Upload
+from fl_lightning.parts.messages import (
+    ArrivalRecord,
+    ClientResult,
+    Payload,
+    RoundReport,
+    Task,
+    Traffic,
+    Upload,
+    further_tasks,
+)
 from fl_lightning.parts.objectives.base import LocalObjective
 from fl_lightning.parts.objectives.control_variates import ControlVariates
 from fl_lightning.parts.objectives.corrections import ChangedLoss, Correction, Passes, Term, Walk
@@ -210,6 +219,7 @@ __all__ = [
     "calibrate_staleness",
     "constant",
     "exponential",
+    "further_tasks",
     "hinge",
     "polynomial",
 ]

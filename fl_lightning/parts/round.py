@@ -81,7 +81,7 @@ class Round:
         chances = numpy_generator(run.federation.seed, Stream.PARTICIPATION, self._index)
         available = participation.reachable(self._index, len(sizes), chances)
         known = self._score_first(sampler.clients_to_score(rng, available), score)
-        drawn = sampler.draw_in_random_order(len(sizes), rng, available)
+        drawn = sampler.checked_draw(len(sizes), rng, available)
         known &= set(drawn.tolist())
 
         # Some of them drop out, or do a part of the work; the others get the schedule's slots.

@@ -85,7 +85,7 @@ class ClientSampler(Part, ABC):
             available: The clients that can be reached, sorted. If they are fewer than a round needs, all of them train.
         """
 
-    def draw_in_random_order(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
+    def checked_draw(self, num_clients: int, rng: np.random.Generator, available: np.ndarray) -> np.ndarray:
         """Return the clients of one round in random order, int64: what :meth:`draw` returns, shuffled if it does not.
 
         Args:

@@ -61,6 +61,7 @@ class Momentum(ServerOptimizer):
 
     @override
     def setup(self, federation: Federation) -> None:
+        # A declared state: a round that breaks off puts it back, and `Part.load_state_dict` restores it.
         self.velocity: Tensor | None
         self.add_state("velocity", None)
 
