@@ -106,6 +106,8 @@ class FederatedLoop(RoundLoop):
     def run(self) -> None:
         """Run the rounds."""
         self._how_clients_train = ""
+        # The steps of a round, and the parts, go by the samples of the first round to come.
+        self.data.begin_round(self.round_index)
         with self.threads.of_fit(self.trainer.strategy.root_device):
             super().run()
 
@@ -119,11 +121,28 @@ class FederatedLoop(RoundLoop):
     def check(self) -> None:
         """Raise ``ValueError`` for settings that cannot work, before any work is done."""
         refuse_unsupported(self.trainer, self.callback)
+        if self.data.changes is not None:
+            self._check_changes()
         cohort = self.algorithm.sampler.cohort_size(self.data.num_clients)
         if cohort < self.trainer.world_size:
             raise ValueError(
                 f"`clients_per_round` must be at least {self.trainer.world_size}, the number of processes, got "
                 f"{cohort}: some would stay idle. Raise it, or give `Trainer(devices=...)` at most {cohort}."
+            )
+
+    def _check_changes(self) -> None:
+        """Raise ``ValueError`` for what counts on samples that stay from round to round."""
+        changes = self.data.changes
+        schedule = self.algorithm.schedule
+        if schedule.asynchronous:
+            raise ValueError(
+                f"`changes` needs rounds that all clients share, got {changes!r} with {schedule!r}, whose clients work "
+                "at their own pace. Give a synchronous algorithm, such as FedAvg."
+            )
+        if self.settings.continue_epochs:
+            raise ValueError(
+                f"`continue_epochs` must be False where a client's samples change, got {changes!r}: an epoch cannot go "
+                "on with others."
             )
 
     def print_clients(self) -> None:
@@ -214,6 +233,7 @@ class FederatedLoop(RoundLoop):
             local_work=self._local_work,
             optimizer_state=self.epoch_loop.optimizers.first_state,
             max_rounds=trainer.max_epochs if (trainer.max_epochs or -1) > 0 else None,
+            sizes_change=self.data.changes is not None,
         )
 
     def _local_work(self, kind: str) -> list[int]:
@@ -227,9 +247,22 @@ class FederatedLoop(RoundLoop):
         """Begin a round of the algorithm, with what was set since the last one, and draw its clients."""
         seed_global_generators(self.settings.run_seed, Stream.ROUND, self.round_index)
         self.callback.take_settings()
+        self.data.begin_round(self.round_index)
+        self._check_sampler()
         self.training.batches.count_anew()
         begun = self.algorithm.run.begin_round(self.round_index, self.settings.full_work)
         begun.draw(self._score)
+
+    def _check_sampler(self) -> None:
+        """Raise ``ValueError`` if clients are scored that have no samples in the round."""
+        sampler = self.algorithm.sampler
+        sizes = self.data.client_sizes
+        if sampler.asks_clients and not sizes.all():
+            raise ValueError(
+                f"`sampler` cannot be {sampler!r} in round {self.round_index + 1}: it scores clients, and client "
+                f"{int(sizes.argmin())} has no samples. Give UniformSampler, or `changes` by which each client has "
+                "some."
+            )
 
     def train_round(self) -> None:
         """Train this process's clients."""
@@ -359,6 +392,7 @@ class FederatedLoop(RoundLoop):
 
     def finish(self) -> None:
         """Make clients' models of the last round; nothing is logged."""
+        self.data.begin_round(self.round_index - 1)
         self._start_clients()
         with unnoticed(self.trainer.lightning_module):
             self.algorithm.run.finish(self.round_index - 1, self._execute)

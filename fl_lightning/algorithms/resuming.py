@@ -40,7 +40,8 @@ def fingerprints(loop: FederatedLoop) -> tuple[str, str]:
     split = samples.split
     training = _digest_of(samples, split.train)
     training.update(split.partition.fingerprint().encode())
-    number = int(samples.client_sizes.sum())
+    # Where data change, these are the samples of all rounds.
+    number = sum(map(len, split.train.values()))
     clients = f"{len(split.train)} clients, {number} samples, {training.hexdigest()[:12]}"
     sets = []
     for name, parts in (("validation", split.val), ("test", split.test)):

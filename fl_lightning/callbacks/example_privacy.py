@@ -143,6 +143,8 @@ class ExamplePrivacy(Callback):
                 "more of their data than noised gradients, or may. Use FedAvg, FedProx or FedDyn, without a sampler "
                 "that asks for scores."
             )
+        if _loop_of(trainer).data.changes is not None:
+            return "the clients' samples change from round to round. Leave out `changes` of the data module."
         if self._rounds != trainer.current_epoch:
             return (
                 f"{trainer.current_epoch - self._rounds} of the {trainer.current_epoch} rounds before the checkpoint "

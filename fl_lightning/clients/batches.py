@@ -370,10 +370,12 @@ class ClientBatches:
     @cached_property
     def bytes_per_sample(self) -> float:
         """Memory of one training sample."""
-        if self.has_rows(0):
-            tensors, _ = self.rows(0)
+        # Where data change, some clients may have none.
+        client = int(self.data.client_sizes.argmax())
+        if self.has_rows(client):
+            tensors, _ = self.rows(client)
             return float(sum(tensor[:1].nbytes for tensor in tensors))
-        leaves = tree_leaves(self.data.client_dataset(0)[0])
+        leaves = tree_leaves(self.data.client_dataset(client)[0])
         return float(sum(leaf.nbytes for leaf in leaves if isinstance(leaf, (Tensor, np.ndarray))))
 
 

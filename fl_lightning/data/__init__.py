@@ -1,6 +1,7 @@
 """Data of many clients: reading, splitting, standardising and batching."""
 
 from fl_lightning.data.batches import client_batches, make_loader
+from fl_lightning.data.changes import Changes, ClassArrival, ClientRotation
 from fl_lightning.data.client_datasets import ClientDatasetsModule, TensorDataModule
 from fl_lightning.data.datamodule import FederatedDataModule
 from fl_lightning.data.federated_split import FederatedSplit, Split
@@ -15,7 +16,10 @@ from fl_lightning.partitioners.base import PartitionFunction
 
 __all__ = [
     "Backdoor",
+    "Changes",
+    "ClassArrival",
     "ClientDatasetsModule",
+    "ClientRotation",
     "ClientSplit",
     "FederatedDataModule",
     "FederatedSplit",

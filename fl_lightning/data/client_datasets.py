@@ -39,7 +39,7 @@ class ClientDatasetsModule(FederatedDataModule):
         standardize: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
         impute: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
         **options: ``batch_size``, ``eval_batch_size``, ``shuffle``, ``drop_last``, ``sampler``, ``target``,
-            ``train_transform``, ``eval_transform`` and ``num_workers`` of :class:`FederatedDataModule`.
+            ``train_transform``, ``eval_transform``, ``changes`` and ``num_workers`` of :class:`FederatedDataModule`.
 
     Attributes:
         split: The split; ``None`` where ``val`` and ``test`` stand for themselves.
@@ -196,7 +196,7 @@ class _GivenSets(FederatedSamples):
 
     def dataset_of(self, stage: Stage, positions: Sequence[int] | None = None) -> Dataset[Any]:
         # Prepared inputs, or features, are served in place of the user's.
-        if not isinstance(self.served, ConcatDataset):
+        if not isinstance(self.served, ConcatDataset) or (stage == "train" and self.changed):
             return super().dataset_of(stage, positions)
         sets = self._sets[stage]
         if positions is None:
@@ -227,8 +227,8 @@ class TensorDataModule(ClientDatasetsModule):
         standardize: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
         impute: ``"global"`` or ``"local"``, as in :class:`FederatedDataModule`; copies the inputs.
         split: Takes the validation and test sets from ``clients``, instead of ``val`` and ``test``; copies the tensors.
-        **options: ``drop_last``, ``sampler``, ``target``, ``train_transform``, ``eval_transform`` and ``num_workers``
-            of :class:`FederatedDataModule`.
+        **options: ``drop_last``, ``sampler``, ``target``, ``train_transform``, ``eval_transform``, ``changes`` and
+            ``num_workers`` of :class:`FederatedDataModule`.
 
     Raises:
         ValueError: If there are no clients, or a client has no samples or tensors of unequal first dimensions; if a

@@ -25,6 +25,7 @@ from fl_lightning.data.batches import (
     make_loader,
     number_of_batches,
 )
+from fl_lightning.data.changes import Changes
 from fl_lightning.data.descriptions import clients_in_words, sets_of_clients
 from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split, Stage
 from fl_lightning.data.inputs import Imputation, Standardization, fill_missing, standardized, with_noise
@@ -90,6 +91,8 @@ class FederatedDataModule(L.LightningDataModule):
         train_transform: Changes a training sample's input when it is fetched: the first element of a tuple or list, or
             the whole of any other sample, such as a dict.
         eval_transform: The same for validation and test samples.
+        changes: Which training samples clients have in which rounds of a federated fit; all of theirs in each if
+            ``None``. In central training they have all.
         num_workers: Processes that make batches ahead of time, for clients too; 0 makes them in the training process.
             Rows of tensors are always gathered in the training process, which is faster. Processes see the data as they
             are when a round's clients begin to train.
@@ -157,6 +160,7 @@ class FederatedDataModule(L.LightningDataModule):
         target: Natural | None = None,
         train_transform: Transform | None = None,
         eval_transform: Transform | None = None,
+        changes: Changes | None = None,
         num_workers: Natural = 0,
     ) -> None:
         super().__init__()
@@ -178,6 +182,7 @@ class FederatedDataModule(L.LightningDataModule):
         self.target = target
         self.train_transform = train_transform
         self.eval_transform = eval_transform
+        self.changes = changes
         self.num_workers = num_workers
         self.poisons: list[Poison] = []
         check_arguments(self)
@@ -316,9 +321,38 @@ class FederatedDataModule(L.LightningDataModule):
             raise ValueError(
                 "The split leaves no client for training. Use more clients, or smaller validation and test sets."
             )
+        if self.changes is not None:
+            self._check_changes()
         source = self._prepared(source, split)
         source = self._poisoned(source, split)
         self.federated_samples = self._make_samples(source, split)
+
+    def _check_changes(self) -> None:
+        """Raise ``ValueError`` for what is done to the samples of a client, of which others may get some later."""
+        done_to_clients = {
+            "poison_with": bool(self.poisons),
+            "feature_noise": bool(self.feature_noise),
+            'standardize="local"': self.standardize == "local",
+            'impute="local"': self.impute == "local",
+        }
+        for name, is_done in done_to_clients.items():
+            if is_done:
+                raise ValueError(
+                    f"`changes` cannot be given with `{name}`, which is done to a client's samples before the first "
+                    f"round; got {self.changes!r}. Leave out one of the two."
+                )
+
+    def begin_round(self, round_index: int) -> None:
+        """Give clients their training samples of a round, from 0; :attr:`changes` says which.
+
+        The federated loop calls it before each round.
+
+        Raises:
+            TypeError: If ``changes`` returns no whole numbers.
+            ValueError: If it returns others than distinct training samples.
+        """
+        if self.changes is not None:
+            self.federated_samples.begin_stage(self.changes, self.changes.stage(round_index))
 
     @property
     def is_set_up(self) -> bool:
@@ -397,6 +431,8 @@ class FederatedDataModule(L.LightningDataModule):
         """Serve the source's own inputs again: features suit the module of one stage."""
         if self.is_set_up:
             self.federated_samples.remove_features()
+            if self.changes is not None:
+                self.federated_samples.end_stages()
         # The next trainer may have no aggregation callback.
         self.shares_evaluation = False
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from fl_lightning.data.batches import tensors_of
+from fl_lightning.data.changes import Changes
 from fl_lightning.data.federated_split import FederatedSplit, Stage
 from fl_lightning.data.source import Source
 
@@ -25,7 +26,8 @@ class FederatedSamples:
 
     Attributes:
         client_ids: The training clients' ids in the partition, by position.
-        client_sizes: Number of samples of each training client, int64, shape (K,).
+        client_sizes: Number of samples of each training client now, int64, shape (K,). It is one array for all rounds:
+            what clients hold changes it in place, so that all who have it see the sizes of the round.
     """
 
     def __init__(self, source: Source, split: FederatedSplit) -> None:
@@ -35,6 +37,36 @@ class FederatedSamples:
         sizes = [len(indices) for indices in split.train.values()]
         self.client_sizes = np.array(sizes, dtype=np.int64)
         self._features: TensorDataset | None = None
+        # The training samples of each client in the present stage; those of the split if they do not change.
+        self._present = split.train
+        self._stage: int | None = None
+
+    def begin_stage(self, changes: Changes, stage: int) -> None:
+        """Give clients the training samples of a stage.
+
+        Raises:
+            TypeError: If ``changes`` returns no whole numbers.
+            ValueError: If it returns others than distinct training samples.
+        """
+        if stage == self._stage:
+            return
+        held = changes.checked(stage, list(self.split.train.values()), self.source.labels)
+        self._hold(dict(zip(self.client_ids, held, strict=True)))
+        self._stage = stage
+
+    def end_stages(self) -> None:
+        """Give clients the training samples of the split again."""
+        self._hold(self.split.train)
+        self._stage = None
+
+    def _hold(self, train: dict[int, np.ndarray]) -> None:
+        self._present = train
+        self.client_sizes[:] = [len(indices) for indices in train.values()]
+
+    @property
+    def changed(self) -> bool:
+        """Whether clients have others than the training samples of the split."""
+        return self._stage is not None
 
     def dataset_of(self, stage: Stage, positions: Sequence[int] | None = None) -> Dataset[Any]:
         """Return the samples of a stage, before any transform.
@@ -43,7 +75,7 @@ class FederatedSamples:
             stage: The stage.
             positions: Positions of training clients, 0 to K-1; ``None`` for the samples of the whole stage.
         """
-        parts = self.split.of(stage)
+        parts = self._present if stage == "train" else self.split.of(stage)
         if positions is None:
             chosen = list(parts.values())
         else:

@@ -120,6 +120,8 @@ def _in_training(algorithm: Algorithm, training: LocalTraining) -> Iterator[str]
         yield "the server trains no client, so it needs one process. Give Trainer(devices=1)."
     if training.settings.continue_epochs:
         yield "`continue_epochs=True` is kept by the server. Leave it out."
+    if training.data.changes is not None:
+        yield f"sites say once how many samples they have. Leave out `changes={training.data.changes!r}`."
     for callback in fit_trainer(trainer).callbacks:
         for hook in _hooks_of_clients(callback):
             yield (

@@ -185,6 +185,11 @@ def _check_alone(data: FederatedDataModule) -> None:
             f"A site has the data of one client, got a data module with {data.num_clients}. Give for example "
             "TensorDataModule([(x, y)])."
         )
+    if data.changes is not None:
+        raise ValueError(
+            f"A site's data cannot have `changes`, got {data.changes!r}: it says how many samples it has only once. "
+            "Leave it out."
+        )
 
 
 def _check_same(what: str, here: str, asked: str) -> None:

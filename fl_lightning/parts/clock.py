@@ -145,6 +145,8 @@ class VirtualClock(ShowsArguments):
             speeds = check("`speeds`", drawn, Sequence[Positive])
         if max(online, default=0) >= number:
             raise ValueError(f"`online` must name training clients, 0 to {number - 1}, got {max(online)}.")
+        if isinstance(work, str):
+            federation.check_sizes_stay(f"`work={work!r}` of a clock", "Give `work` as a number.")
         works = _each("work", federation.local_work(work) if isinstance(work, str) else work, number)
         paces = _each("speeds", speeds, number)
         delays = _each("delay", self.delay, number)

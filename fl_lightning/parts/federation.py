@@ -143,7 +143,8 @@ class Federation:
     """The run, as the parts of an algorithm see it.
 
     Attributes:
-        sizes: Samples n_k of each training client, shape ``(K,)``.
+        sizes: Samples n_k of each training client, shape ``(K,)``; where data change, those of the round: the array is
+            written to before a round begins, and a client with 0 cannot be reached.
         model: The first model, shape ``(size,)``: parameters first, then buffers.
         layout: Where the module's tensors lie in the model, and which of them are trained.
         seed: The run's seed.
@@ -161,6 +162,7 @@ class Federation:
         replicates: Whether every process keeps the vectors of all clients.
         max_rounds: After how many rounds in all the fit ends; ``None`` if that is not known.
         traveling: Names of the parameters that all exchanges send; ``None`` if that is all of them.
+        sizes_change: Whether :attr:`sizes` may change between rounds.
     """
 
     sizes: np.ndarray
@@ -178,6 +180,7 @@ class Federation:
     replicates: bool = False
     max_rounds: int | None = None
     traveling: Sequence[str] | None = None
+    sizes_change: bool = False
 
     @override
     def __getstate__(self) -> dict[str, Any]:
@@ -235,8 +238,28 @@ class Federation:
         return values if places is None else like.index_copy(0, places, values.to(like.dtype))
 
     def weights(self, weighting: str) -> np.ndarray | None:
-        """Return the clients' weights in a mean over all, shape ``(K,)``: their sizes; ``None`` if they are equal."""
-        return self.sizes if weighting == "samples" else None
+        """Return the clients' weights in a mean over all, shape ``(K,)``: their sizes; ``None`` if they are equal.
+
+        Raises:
+            ValueError: If these change from round to round.
+        """
+        if weighting != "samples":
+            return None
+        self.check_sizes_stay('`weighting="samples"` of a mean over all clients', 'Give `weighting="uniform"`.')
+        return self.sizes
+
+    def check_sizes_stay(self, what: str, hint: str) -> None:
+        """Raise ``ValueError`` if the clients' numbers of samples change, on which something counts from the start.
+
+        Args:
+            what: What counts on them.
+            hint: What to do.
+        """
+        if self.sizes_change:
+            raise ValueError(
+                f"{what} counts on numbers of samples that stay, and those of this data module change from round to "
+                f"round. {hint}"
+            )
 
     def zeros(self) -> Tensor:
         """Return a vector of zeros, shape ``(num_parameters,)``."""

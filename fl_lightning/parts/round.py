@@ -80,6 +80,8 @@ class Round:
         rng = numpy_generator(run.federation.seed, Stream.SAMPLING, self._index)
         chances = numpy_generator(run.federation.seed, Stream.PARTICIPATION, self._index)
         available = participation.reachable(self._index, len(sizes), chances)
+        # Where data change, a client may have no samples in the round.
+        available = available[sizes[available] > 0]
         known = self._score_first(sampler.clients_to_score(rng, available), score)
         drawn = sampler.checked_draw(len(sizes), rng, available)
         known &= set(drawn.tolist())

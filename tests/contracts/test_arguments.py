@@ -29,7 +29,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fl_lightning as fl
 from fl_lightning import experiment, partitioners, parts, report
-from fl_lightning.data import Backdoor, ClientSplit, Source, WithinClientSplit
+from fl_lightning.data import Backdoor, ClassArrival, ClientSplit, Source, WithinClientSplit
 from fl_lightning.datamodules import (
     CIFAR10DataModule,
     CovertypeDataModule,
@@ -159,7 +159,7 @@ KINDS: dict[str, Kind] = {
     "Algorithm.schedule": only(parts.Synchronous(), wrong=(3, parts.Mixing())),
     "DifferentialPrivacy.clip": POSITIVE,
     "DifferentialPrivacy.epsilon": only(None, wrong=(1.0, 0, -1.0)),
-    "RADFed.local": only(fl.Proximal(0.1), None, wrong=(3, "x", fl.Proximal)),
+    "RADFed.local HierFAVG.local": only(fl.Proximal(0.1), None, wrong=(3, "x", fl.Proximal)),
     "Contribution.path": only(None, "a.csv", "a.png", wrong=(3, "", [])),
     "Timeline.path": only(None, "a.png", wrong=(3, "", [])),
     "MobileNetV2Classifier.image_size": replace(COUNT, right=(None, 64)),
@@ -249,7 +249,7 @@ REFUSED = {
 #: An object for each class that arguments are of.
 OBJECTS = (
     fl.Participation(dropout=0.1), fl.UniformSampler(2), parts.Median(), parts.Momentum(0.9), fl.Proximal(0.1),
-    fl.Clip(1.0), parts.Bucketing(), fl.VirtualClock(10), fl.SampleSplit(), SequentialExecutor(),
+    fl.Clip(1.0), parts.Bucketing(), fl.VirtualClock(10), fl.SampleSplit(), SequentialExecutor(), ClassArrival(2),
     parts.DynamicRegularizer(0.1), parts.MeasuredLoss(), parts.SharedMomentum(), PARTITION, GRAPH,
 )  # fmt: skip
 

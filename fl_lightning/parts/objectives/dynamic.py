@@ -53,6 +53,7 @@ class DynamicRegularizer(LocalObjective):
         sizes = federation.sizes
         relative = np.ones(len(sizes))
         if self.scale_alpha == "size":
+            federation.check_sizes_stay('`scale_alpha="size"`', 'Give `scale_alpha="none"`.')
             relative = sizes * len(sizes) / sizes.sum()
         self._alphas = self.alpha / relative
         self.duals: ClientVectors

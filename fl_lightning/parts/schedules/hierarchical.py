@@ -73,8 +73,7 @@ class Hierarchical(Schedule):
     def setup(self, federation: Federation) -> None:
         """Find the groups."""
         members = members_of(self.groups, federation.num_clients)
-        #: Samples of each group's clients.
-        self._sizes = [int(federation.sizes[clients].sum()) for clients in members]
+        self._members = members
         group_of = {client: group for group, clients in enumerate(members) for client in clients}
         #: The group of each client.
         self.group_of: list[int]
@@ -174,9 +173,13 @@ class Hierarchical(Schedule):
         self._edge_models = (sent, taken)
         return server.model if self.shows_aggregate else self._mean(server)
 
+    def _size_of(self, group: int) -> int:
+        """Return the number of samples of all clients of a group in the round."""
+        return int(self.federation.sizes[self._members[group]].sum())
+
     def _result_of(self, group: int, server: Server) -> ClientResult:
         """Return a group's model as the aggregation gets it."""
-        task = Task(group, -1, self._sizes[group], round=self.round)
+        task = Task(group, -1, self._size_of(group), round=self.round)
         length = self.federation.num_parameters
         return ClientResult(task, server.model, self.models[group], num_steps=0, num_parameters=length)
 
@@ -184,7 +187,7 @@ class Hierarchical(Schedule):
         """Return the mean of the groups' models, weighted by their samples."""
         running = RunningMean()
         for group in sorted(self.models):
-            running.add(self.models[group], self._sizes[group])
+            running.add(self.models[group], self._size_of(group))
         mean, _ = running.pop()
         return server.model if mean is None else mean.to(server.model.dtype)
 

@@ -138,8 +138,14 @@ class FineTuning(_OwnModels):
     @override
     def finish(self, server: Server) -> Play:
         """Let all clients fine-tune the server's model."""
+        sizes = self.federation.sizes
+        if not sizes.all():
+            raise ValueError(
+                f"All clients fine-tune, and client {int(sizes.argmin())} has no samples in round {self.round + 1}. "
+                "Give `changes` by which each client has some."
+            )
         tasks: list[Task] = []
-        for client, size in enumerate(self.federation.sizes):
+        for client, size in enumerate(sizes):
             tasks.append(Task(client, client, int(size), self.epochs, self.round, phase=1, message=1))
         for result in (yield tasks):
             self.own[result.client] = result.vector

@@ -117,6 +117,7 @@ class DifferentialPrivacy(Exchange):
 
     @override
     def setup(self, federation: Federation) -> None:
+        federation.check_sizes_stay(f"The accounting of {type(self).__name__}", "Leave `changes` out.")
         warn_of_large_delta("DifferentialPrivacy", self.delta, federation.num_clients, "clients")
         self.bound: float
         self.add_state("bound", self.clip)
