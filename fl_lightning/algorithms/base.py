@@ -240,10 +240,14 @@ class AggregationCallback(LoopCallback):
         self._fitting = stage == "fit"
         use_whole_files(trainer)
         prepare_evaluation(trainer, self._with_threads_of_fit)
-        if not self._fitting:
+        if self._fitting:
+            self._install_loop(trainer, pl_module)
+        else:
             trained = self._loop.round_index if self._loop else 0
             RoundLog(trainer, self._loaded_rounds or trained, final=True).install()
-            return
+
+    def _install_loop(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Put a federated loop into the trainer, in the place of its fit loop."""
         log_above_bars()
         self._loaded_rounds = None
         self._loaded_threads = None

@@ -237,6 +237,8 @@ class ClientLoop(_TrainingEpochLoop):
         progress = self.batch_progress
         start = self._hooks["on_train_batch_start"]
         end = self._hooks["on_train_batch_end"]
+
+        # The batch is counted, and put where logs look for it.
         # Callbacks see a place that counts through the round, the module one that restarts with each client.
         round_idx = progress.current.ready
         batch = self._transfer(batch)
@@ -250,6 +252,8 @@ class ClientLoop(_TrainingEpochLoop):
         results.batch_size = None
         results.dataloader_idx = None
         self._window += 1
+
+        # Hooks come before the step, and one of them may end the client.
         goes_on = True
         if batch is None:
             self._warning_cache.warn("A client's data yielded None instead of a batch, on which nothing is trained.")
@@ -257,7 +261,9 @@ class ClientLoop(_TrainingEpochLoop):
             start.call_callbacks(batch, round_idx)
             goes_on = start.call_module(batch, batch_idx) != -1
             trainer.strategy.on_train_batch_start(batch, batch_idx)
-        # Gradients that are accumulated at the end of a pass over the client's data are applied, however few.
+
+        # The step is taken. Gradients that are accumulated at the end of a pass over the client's data are applied,
+        # however few.
         self._accumulating = not (is_last or self._window >= trainer.accumulate_grad_batches)
         progress.increment_started()
         outputs: dict[str, Any] | None = None if batch is None else {}
@@ -270,6 +276,8 @@ class ClientLoop(_TrainingEpochLoop):
         progress.increment_processed()
         if not self._accumulating:
             self._window = 0
+
+        # Schedules by steps, hooks and logs come after the step.
         if goes_on:
             # With manual optimisation the module steps its schedules itself.
             steps_taken = self._step_counter.completed - self._steps_before_client
