@@ -160,7 +160,7 @@ class FederatedLoop(RoundLoop):
         state = self.restored
         self.restored = None
         self.training = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings, self._after_client)
-        if self.training.vector.size >= _LARGE:
+        if self.training.vector.layout.size >= _LARGE:
             # An earlier fit's trainer, loops and callbacks refer to each other, and hold its models until then.
             gc.collect()
         self.algorithm.run = self._begin_run(state)
@@ -306,7 +306,7 @@ class FederatedLoop(RoundLoop):
     def call_round_hooks(self) -> None:
         """Call ``on_round_end`` of the callbacks; what is drawn from here to the next round depends on the round."""
         seed_global_generators(self.settings.run_seed, Stream.SERVER, self.round_index - 1)
-        report = self.algorithm.report
+        report = self.algorithm.run.round.report
         if report.left_out:
             rank_zero_warn(
                 f"Round {self.round_index}: left out the results of clients {report.left_out[:20]}, with NaN or "
@@ -361,7 +361,7 @@ class FederatedLoop(RoundLoop):
     def _carry_over(self) -> None:
         """Note what the round hands to the next, besides models and the states of parts."""
         carried = self.carried
-        report = self.algorithm.report
+        report = self.algorithm.run.round.report
         if report.reported:
             carried.invalid_rounds = 0
         elif report.left_out:

@@ -117,21 +117,22 @@ def _arguments(cls: type) -> dict[str, _Setting]:
     return found
 
 
-def at_round(owner: object, name: str, round_index: int) -> float:
-    """Return the value of a setting in a round, from 0.
+def checked_in_round(owner: object, name: str, round_index: int, found: object) -> float:
+    """Return what a setting that is a function of the round has returned.
+
+    Args:
+        owner: What has the setting.
+        name: The setting.
+        round_index: The round, from 0.
+        found: What the function returned for it.
 
     Raises:
-        ValueError: If it is a function whose value is out of the setting's range.
+        ValueError: If it is out of the setting's range.
     """
-    value = getattr(owner, name)
-    if not callable(value):
-        return float(value)
-    found = value(round_index)
     # The type of the setting is a union of a number with limits and of a function.
     kinds = get_args(_fields(type(owner))[name].hint)  # type: ignore[arg-type]
     number = next(kind for kind in kinds if get_origin(kind) is Annotated)
-    check(f"`{name}({round_index})` of {type(owner).__name__}", found, number)
-    return float(found)
+    return float(check(f"`{name}({round_index})` of {type(owner).__name__}", found, number))
 
 
 def check(name: str, value: Any, hint: Any) -> Any:

@@ -7,7 +7,7 @@ stores a checksum of each tensor in the file, and does not look at it. So a flip
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -78,39 +78,40 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return content
 
 
-class _DirectFiles(TorchCheckpointIO):
-    """Writes a checkpoint straight to its place, and reads none that is damaged."""
+class WholeFiles(TorchCheckpointIO):
+    """Writes a checkpoint whole or not at all, and reads none that is damaged.
+
+    Args:
+        is_whole_anyway: Whether the caller replaces the file at once when it is written, so that it is written straight
+            to its place.
+    """
+
+    def __init__(self, *, is_whole_anyway: bool = False) -> None:
+        super().__init__()
+        self._is_whole_anyway = is_whole_anyway
 
     @override
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        # A remote store takes a file whole or not at all.
         if is_elsewhere(path) or storage_options is not None:
             super().save_checkpoint(checkpoint, path, storage_options)
             return
-        try:
-            with Path(path).open("wb") as file:
-                torch.save(checkpoint, file)
-        except RuntimeError as error:
-            if isinstance(error.__context__, OSError):  # of a full disk
-                raise error.__context__ from None
-            raise
+        place = nullcontext(Path(path)) if self._is_whole_anyway else atomic_file(Path(path))
+        with place as written:
+            try:
+                with written.open("wb") as file:
+                    torch.save(checkpoint, file)
+            except RuntimeError as error:
+                # A full disk.
+                if isinstance(error.__context__, OSError):
+                    raise error.__context__ from None
+                raise
 
     @override
     def load_checkpoint(self, path: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
         return super().load_checkpoint(
             path if is_elsewhere(path) else whole_or_before(Path(path)), *arguments, **options
         )
-
-
-class WholeFiles(_DirectFiles):
-    """Writes a checkpoint whole or not at all, and reads none that is damaged."""
-
-    @override
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
-        if is_elsewhere(path) or storage_options is not None:  # a remote store takes a file whole or not at all
-            super().save_checkpoint(checkpoint, path, storage_options)
-            return
-        with atomic_file(Path(path)) as temporary:
-            super().save_checkpoint(checkpoint, temporary)
 
 
 def is_elsewhere(path: Any) -> bool:
@@ -154,7 +155,7 @@ def _written_directly(trainer: pl.Trainer) -> Iterator[None]:
     plugin = usual
     while isinstance(plugin, _WrappingCheckpointIO) and plugin.checkpoint_io is not None:
         plugin = plugin.checkpoint_io
-    strategy.checkpoint_io = _DirectFiles() if type(plugin) is WholeFiles else plugin
+    strategy.checkpoint_io = WholeFiles(is_whole_anyway=True) if type(plugin) is WholeFiles else plugin
     try:
         yield
     finally:

@@ -104,20 +104,10 @@ def let_checkpoints_save_again(trainer: pl.Trainer) -> None:
             callback._last_global_step_saved = -1
 
 
-def monitored_values(loop: _FitLoop) -> dict[str, Tensor]:
-    """Return the last value of everything that callbacks can monitor, by name, on the device; call it on all processes.
-
-    A round without training batches logs no training metric, and callbacks then see that of an earlier round.
-    """
-    trainer = loop.trainer
-    values = {name: value for name, value in trainer.callback_metrics.items() if isinstance(value, Tensor)}
-    if trainer.validating:  # the round's training metrics follow only when its epoch ends
-        values = {**values, **loop.epoch_loop._results.metrics(on_step=False)["callback"]}
-    return values
-
-
 class MonitoredValues:
     """The values that callbacks monitor; see :class:`~fl_lightning.parts.kept.Kept`.
+
+    A round without training batches logs no training metric, and callbacks then see that of an earlier round.
 
     Args:
         loop: The fit's loop.
@@ -127,8 +117,13 @@ class MonitoredValues:
         self._loop = loop
 
     def keep(self) -> None:
-        """Make the present values the boundary's; call it on all processes."""
-        self._kept = monitored_values(self._loop)
+        """Make the last value of each name the boundary's; call it on all processes."""
+        trainer = self._loop.trainer
+        values = {name: value for name, value in trainer.callback_metrics.items() if isinstance(value, Tensor)}
+        # The round's training metrics follow only when its epoch ends.
+        if trainer.validating:
+            values.update(self._loop.epoch_loop._results.metrics(on_step=False)["callback"])
+        self._kept = values
 
     def put_back(self) -> None:
         """Forget what the round has logged, which callbacks would see, and return to the boundary's values."""

@@ -345,7 +345,7 @@ class AggregationCallback(LoopCallback):
             return {}
         if loop.restored is not None:
             return dict(loop.restored)
-        if not loop.kept:
+        if not loop.kept_for_callback:
             return {}
         return {**loop.boundary_state(), **describe_run(self, loop)}
 

@@ -83,7 +83,7 @@ def describe_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
         settings = {name: short_repr(value) for name, value in getattr(optimizer, "defaults", {}).items()}
         optimizers.append((type(optimizer).__name__, settings))
     return {
-        "seed": loop.settings.run_seed,
+        "seed": loop.algorithm.run.federation.seed,
         "federation": federation,
         "evaluation": evaluation,
         "optimizers": optimizers,

@@ -96,16 +96,6 @@ class StateVector:
         """Names of the trained parameters, in the vector's order."""
         return self.layout.trained
 
-    @property
-    def num_parameters(self) -> int:
-        """Length of the vector's first part, the trained parameters."""
-        return self.layout.num_parameters
-
-    @property
-    def size(self) -> int:
-        """Length of the vector."""
-        return self.layout.size
-
     def _further(self, buffers: Mapping[str, Tensor]) -> list[str]:
         """Return the names of the tensors that travel beside the trained parameters and the buffers in training mode.
 
@@ -141,7 +131,7 @@ class StateVector:
         Raises:
             ValueError: If a tensor of the state has another shape than when the fit began.
         """
-        vector = torch.empty(self.size, dtype=self.dtype, device=self.device)
+        vector = torch.empty(self.layout.size, dtype=self.dtype, device=self.device)
         tensors = self.tensors()
         shapes = tuple(tensor.shape for tensor in tensors)
         if shapes != self.layout.shapes:
@@ -152,7 +142,7 @@ class StateVector:
                 "the fit began, so models cannot be averaged. Register a buffer that grows at its final size."
             )
         with torch.no_grad():
-            torch._foreach_copy_(self.views(vector), tensors)
+            torch._foreach_copy_(self.layout.views(vector), tensors)
         return vector
 
     def holds(self, vector: Tensor) -> bool:
@@ -160,13 +150,13 @@ class StateVector:
         if self.device.type != "cpu":
             # A comparison of each tensor would wait for the device as often.
             return same_values(self.read(), vector)
-        pairs = zip(self.tensors(), self.views(vector), strict=True)
+        pairs = zip(self.tensors(), self.layout.views(vector), strict=True)
         return all(same_values(tensor.detach().to(view.dtype), view) for tensor, view in pairs)
 
     def write(self, vector: Tensor) -> None:
         """Copy ``vector`` into the module."""
         with torch.no_grad():
-            for tensor, view in zip(self.tensors(), self.views(vector), strict=True):
+            for tensor, view in zip(self.tensors(), self.layout.views(vector), strict=True):
                 # A client's training has changed the shape, which broke its round off.
                 if tensor.shape != view.shape:
                     tensor.resize_(view.shape)
@@ -196,7 +186,7 @@ class StateVector:
             vector: The values, shape ``(size,)``.
         """
         held: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
-        for tensor, view in zip(self.tensors(), self.views(vector), strict=True):
+        for tensor, view in zip(self.tensors(), self.layout.views(vector), strict=True):
             held[_place(tensor)] = (tensor, view)
         copy = dict(state_dict)
         for name, value in state_dict.items():
@@ -218,7 +208,7 @@ class StateVector:
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the tensors of a state by name, in the module's types; not to be written to."""
         named: dict[str, Tensor] = {}
-        for name, view, held in zip(self.layout.names, self.views(vector), self.tensors(), strict=True):
+        for name, view, held in zip(self.layout.names, self.layout.views(vector), self.tensors(), strict=True):
             named[name] = view if view.dtype == held.dtype else _like(held, view)
         return named
 
@@ -230,10 +220,6 @@ class StateVector:
             if buffer is not None:
                 copies[name] = buffer.detach().clone()
         return copies
-
-    def views(self, vector: Tensor) -> list[Tensor]:
-        """Return views of ``vector`` shaped as the tensors of the state, parameters first."""
-        return self.layout.views(vector)
 
     def parameter_views(self, vector: Tensor) -> list[Tensor]:
         """Return views of the trained parameters of a model, or of a vector of them alone, in their shapes."""

@@ -115,8 +115,8 @@ class LocalTraining:
         self._train_batches(task, steps)
         steps.end()
 
-        optimizer_state = loop.optimizers.held()
-        num_steps = loop.end_client(task.slot) - steps.skipped
+        num_steps, optimizer_state = loop.end_client(task.slot)
+        num_steps -= steps.skipped
         model = self.vector.read()
         steps.check_seen(task, model)
         return self.finish(client, model, num_steps, steps.summed_lr, optimizer_state)
@@ -234,7 +234,7 @@ class LocalTraining:
             num_steps,
             summed_lr,
             score=client.score,
-            num_parameters=self.vector.num_parameters,
+            num_parameters=self.vector.layout.num_parameters,
             optimizer=optimizer_state,
         )
         if sampler.scored_at == "trained" and result.is_finite and not client.task.phase:
@@ -383,7 +383,8 @@ class ClientHooks:
 
     def on_client_start(self, client: LocalClient) -> None:
         """Call the hooks before a client trains."""
-        self._call(self.starts, 0, client)
+        if self.starts:
+            self._call(self.starts, 0, client)
 
     def on_client_end(self, result: ClientResult, model: Callable[[], Tensor]) -> None:
         """Call the hooks after a client has trained.
@@ -395,6 +396,8 @@ class ClientHooks:
         Raises:
             RuntimeError: If they change the module's weights, which are no longer looked at.
         """
+        if not self.ends:
+            return
         self._call(self.ends, 1, result)
         if self.see_order and not same_values(model(), result.vector):
             raise RuntimeError(
@@ -403,8 +406,7 @@ class ClientHooks:
             )
 
     def _call(self, hooks: list[Any], place: int, argument: LocalClient | ClientResult) -> None:
-        if hooks:
-            seed_global_generators(self._settings.run_seed, Stream.HOOKS, *argument.task.seeds, place)
+        seed_global_generators(self._settings.run_seed, Stream.HOOKS, *argument.task.seeds, place)
         module = self._trainer.lightning_module
         previous = enter_fx(module, _LOGS_AS)
         for hook in hooks:

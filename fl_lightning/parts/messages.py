@@ -154,7 +154,7 @@ class ClientResult:
 
     def weight(self, weighting: str) -> float:
         """Return the weight in a mean: the number of samples if ``weighting`` is ``"samples"``, else 1."""
-        return float(self.num_samples) if weighting == "samples" else 1.0
+        return float(self.task.num_samples) if weighting == "samples" else 1.0
 
     @property
     def parameters(self) -> Tensor:

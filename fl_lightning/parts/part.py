@@ -14,7 +14,7 @@ from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.kept import States
 from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.seeding import Stream, torch_generator
-from fl_lightning.settings import at_round, check_fields
+from fl_lightning.settings import check_fields, checked_in_round
 from fl_lightning.words import short_repr
 
 if TYPE_CHECKING:
@@ -164,10 +164,17 @@ class Part(States):
         self.add_state(name, ClientVectors(self.federation, initial, weights, has_mean=has_mean))
 
     def at(self, name: str, round_index: int | None = None) -> float:
-        """Return a setting's value in a round, the present one if ``None``."""
+        """Return a setting's value in a round, the present one if ``None``.
+
+        Raises:
+            ValueError: If it is a function whose value is out of the setting's range.
+        """
+        value = getattr(self, name)
+        if not callable(value):
+            return float(value)
         if round_index is None:
             round_index = self.round
-        return at_round(self, name, round_index)
+        return checked_in_round(self, name, round_index, value(round_index))
 
     def generator(self, task: Task | None = None, *place: int, stream: Stream = Stream.PARTS) -> torch.Generator:
         """Return a generator on the CPU whose numbers depend on the seed, the round and the client alone.

@@ -227,7 +227,7 @@ class Round:
         # An asynchronous schedule looks at buffers when a result arrives, since it may train results ahead.
         if not schedule.asynchronous:
             server = self._run.server
-            server.note_changed(server.changed_by(result))
+            server.look_at_buffers(result)
         exchange.on_delivery(result.task, result.received)
         result = schedule.on_client_end(result) or result
         result = objective.on_client_end(result) or result

@@ -323,16 +323,17 @@ class Run:
         handed back invalid values; ``fed/aggregations`` and ``fed/models_sent`` (up and down) count from the start;
         ``fed/aggregated`` is 1 if the module holds a model that the server aggregated, and 0 otherwise.
         """
+        report = self.round.report
         joined: dict[str, float] = {
-            "fed/clients": len(self.report.reported),
-            "fed/dropped": self.report.dropped,
-            "fed/left_out": len(self.report.left_out),
+            "fed/clients": len(report.reported),
+            "fed/dropped": report.dropped,
+            "fed/left_out": len(report.left_out),
             "fed/aggregations": self.server.moves,
             "fed/aggregated": float(self.aggregated),
             "fed/models_sent": self.models_sent,
         }
         if self.algorithm.sampler.sends_scores:
-            joined["fed/scored"] = self.report.scored + len(self.report.scores)
+            joined["fed/scored"] = report.scored + len(report.scores)
         for part in self.parts:
             joined |= part.values()
         return joined

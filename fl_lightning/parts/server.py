@@ -9,7 +9,7 @@ FedAvg's, in a round of two clients::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -196,18 +196,18 @@ class Server(States):
 
     # ---- buffers that training does not change ----
 
-    def changed_by(self, result: ClientResult) -> frozenset[str]:
-        """Return the names of the buffers that a client changed, but for those that are known to change."""
+    def look_at_buffers(self, result: ClientResult) -> None:
+        """Note the buffers that a client changed."""
         if len(self.changing) == len(self._buffers):
-            return frozenset()
+            return
         _, start = self.federation.layout.split(result.received)
         lengths = list(self._buffers.values())
         pairs = zip(self._buffers, start.split(lengths), result.buffers.split(lengths), strict=True)
-        return frozenset(name for name, old, new in pairs if not same_values(old, new)) - self.changing
+        self.note_changed({name for name, old, new in pairs if not same_values(old, new)})
 
-    def note_changed(self, names: frozenset[str]) -> None:
-        """Note buffers that a client changed."""
-        self._seen |= names
+    def note_changed(self, names: Collection[str]) -> None:
+        """Note the names of buffers that a client changed."""
+        self._seen.update(names)
 
     def join_changing(self) -> None:
         """Add the buffers that clients changed to :attr:`changing`; call it on all processes."""

@@ -38,8 +38,8 @@ class Books(States):
 
     def _message(self, places: Iterable[int]) -> Payload:
         """Return the message of those of the model's tensors that travel."""
-        names = self.federation.names
-        return self.federation.layout.payload(place for place in places if self._travels(names[place]))
+        layout = self.federation.layout
+        return layout.payload(place for place in places if self._travels(layout.names[place]))
 
     def message_bits(self) -> tuple[int, int]:
         """Return the bits of a message to a client and of its answer, with all buffers that travel.
@@ -65,7 +65,7 @@ class Books(States):
         objective = self._algorithm.objective
         schedule = self._algorithm.schedule
         sampler = self._algorithm.sampler
-        names = list(self.federation.names)
+        names = list(self.federation.layout.names)
         buffers = self._message(sorted(names.index(name) for name in changing))
 
         # Each client of the round gets a model, unless it was scored with it before the draw. So does each client that

@@ -200,11 +200,15 @@ class ClientLoop(_TrainingEpochLoop):
         # Batches whose gradients are accumulated.
         self._window = 0
 
-    def end_client(self, slot: int) -> int:
-        """Free the client's gradients and optimizer states, and return how many optimizer steps it made."""
+    def end_client(self, slot: int) -> tuple[int, OptimizerState | None]:
+        """Free the client's gradients and optimizer states.
+
+        Returns:
+            How many optimizer steps the client made, and what its optimizers hold, if it keeps that.
+        """
         self.client_steps = None
-        self.optimizers.end_client(slot)
-        return self._step_counter.completed - self._steps_before_client
+        held = self.optimizers.end_client(slot)
+        return self._step_counter.completed - self._steps_before_client, held
 
     def show_client(self, position: int, number: int) -> None:
         """Show in the progress bar which client of the round is training."""

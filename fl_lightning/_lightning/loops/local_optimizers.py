@@ -252,10 +252,6 @@ class LocalOptimizers:
             self._restore(*settings)
         self._goes_on = True
 
-    def held(self) -> OptimizerState | None:
-        """Return what the optimizers of the client at work hold, if it keeps that."""
-        return self._layout.read(self._settings_of_client()) if self._goes_on else None
-
     def _clear_gradients(self) -> None:
         """Remove all gradients. An optimizer's ``zero_grad`` may be the user's own."""
         for optimizer in self._trainer.optimizers:
@@ -276,28 +272,25 @@ class LocalOptimizers:
             self.reset()
             self._restore(*before)
 
-    def end_client(self, slot: int) -> None:
-        """Keep the settings that the client left, if need be, and free its gradients and states.
+    def end_client(self, slot: int) -> OptimizerState | None:
+        """Return what the client's optimizers hold, if it keeps that, and free its gradients and states.
 
         These are as large as models. The next client begins by a reset, which would drop them anyway.
+
+        If the module steps schedules itself, the settings are kept that the round's first client left. A client that
+        began with an earlier round's settings does not count: they would lead back to that round.
         """
-        self._keep_settings_of_first(slot)
+        held = self._layout.read(self._settings_of_client()) if self._goes_on else None
+        _, schedules = self._for_clients
+        if schedules and not self._automatic:
+            known = self.first_client_end
+            is_first = known is None or slot < known[0]
+            if is_first and same_content(self._began_with, self._for_clients):
+                self.first_client_end = slot, self._settings()
         for optimizer in self._trainer.optimizers:
             optimizer.state.clear()
         self._clear_gradients()
-
-    def _keep_settings_of_first(self, slot: int) -> None:
-        """Keep the settings that the round's first client left, if its module steps schedules itself.
-
-        A client that began with an earlier round's settings does not count: they would lead back to that round.
-        """
-        _, schedules = self._for_clients
-        if self._automatic or not schedules:
-            return
-        known = self.first_client_end
-        is_first = known is None or slot < known[0]
-        if is_first and same_content(self._began_with, self._for_clients):
-            self.first_client_end = slot, self._settings()
+        return held
 
     @property
     def _schedule_steps(self) -> int:

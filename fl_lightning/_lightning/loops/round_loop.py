@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -290,15 +290,10 @@ class RoundLoop(_FitLoop, ABC):
 
     # ---- a round's ends ----
 
-    @property
-    def kept(self) -> list[Kept]:
-        """Everything that a round may change."""
-        return [*self.kept_for_lightning, *self.kept_for_callback]
-
     def _begin_round(self) -> None:
         """Keep what :meth:`_break_off` puts back; until the round's end, Lightning saves it instead of a client's."""
         with interrupts_wait():
-            for each in self.kept:
+            for each in (*self.kept_for_lightning, *self.kept_for_callback):
                 each.keep()
             self.trainer.strategy.lightning_module_state_dict = self._module_state_dict  # type: ignore[method-assign]
             self.in_round = True
@@ -333,7 +328,7 @@ class RoundLoop(_FitLoop, ABC):
         if not self.in_round:
             return
         self.epoch_loop.stop_counting()
-        for each in reversed(self.kept):
+        for each in reversed([*self.kept_for_lightning, *self.kept_for_callback]):
             each.put_back()
         self._leave_round()
 
@@ -370,12 +365,16 @@ class RoundLoop(_FitLoop, ABC):
         if not self.in_round:
             for each in self.kept_for_callback:
                 each.keep()
-        return _union(self.kept_for_callback)
+        state: dict[str, Any] = {}
+        for each in self.kept_for_callback:
+            state.update(each.state_dict())
+        return state
 
     def patch_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Give a checkpoint that is written inside a round Lightning's counters and optimizers of the boundary."""
         if self.in_round:
-            checkpoint.update(_union(self.kept_for_lightning))
+            for each in self.kept_for_lightning:
+                checkpoint.update(each.state_dict())
 
     # ---- processes ----
 
@@ -426,14 +425,6 @@ class Progress:
         """Return the boundary's counts in the places that Lightning has for them."""
         loops = self._loop.trainer._checkpoint_connector._get_loops_state_dict()
         return {"global_step": self._kept_steps, "loops": {**loops, "fit_loop": self._kept}}
-
-
-def _union(kept: Iterable[Kept]) -> dict[str, Any]:
-    """Return the boundary's states in one dictionary."""
-    union: dict[str, Any] = {}
-    for each in kept:
-        union.update(each.state_dict())
-    return union
 
 
 def install_loop(trainer: pl.Trainer, loop: RoundLoop) -> None:

@@ -56,7 +56,7 @@ class StackedCorrections:
         if any(self._pulls) or self._own:
             self._starts = _stacked_parameters(vector, starts)
         if any(term.linear is not None for term in terms):
-            zero = torch.zeros(vector.num_parameters, dtype=vector.dtype, device=vector.device)
+            zero = torch.zeros(vector.layout.num_parameters, dtype=vector.dtype, device=vector.device)
             linear = [zero if term.linear is None else term.linear for term in terms]
             self._linear = _stacked_parameters(vector, linear)
         self._shifts: list[Tensor] | None = None

@@ -59,7 +59,7 @@ def why_one_fits(training: LocalTraining) -> str:
 def _weights(training: LocalTraining) -> int:
     """Return the bytes of a model's values that travel."""
     vector = training.vector
-    return vector.size * torch.empty((), dtype=vector.dtype).element_size()
+    return vector.layout.size * torch.empty((), dtype=vector.dtype).element_size()
 
 
 def total_memory(device: torch.device) -> float:

@@ -24,7 +24,7 @@ class ModelStack:
         self._dtype = vector.dtype
         self._num_parameters = len(vector.parameters)
         starts_alike = all(start is starts[0] for start in starts)
-        views = [vector.views(start) for start in (starts[:1] if starts_alike else starts)]
+        views = [vector.layout.views(start) for start in (starts[:1] if starts_alike else starts)]
         self._whole: list[Tensor] = []
         for tensor, *rows in zip(vector.tensors(), *views, strict=True):
             stacked = rows[0].expand(len(starts), *tensor.shape) if starts_alike else torch.stack(rows)

@@ -270,7 +270,7 @@ class Chain(Exchange):
     @override
     def on_aggregate(self, aggregate: Tensor) -> Tensor:
         # Buffers may be NaN: constant ones are what the user has put there.
-        finite = self.federation.num_parameters
+        finite = self.federation.layout.num_parameters
         for member in reversed(self.members):
             seen = member.on_aggregate(aggregate)
             aggregate = checked_vector(member, "on_aggregate", seen, aggregate, finite=finite)
@@ -278,7 +278,7 @@ class Chain(Exchange):
 
     @override
     def on_publish(self, model: Tensor) -> Tensor:
-        finite = self.federation.num_parameters
+        finite = self.federation.layout.num_parameters
         for member in reversed(self.members):
             model = checked_vector(member, "on_publish", member.on_publish(model), model, finite=finite)
         return model

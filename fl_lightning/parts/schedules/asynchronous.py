@@ -283,7 +283,7 @@ class Asynchronous(Schedule):
             self.report.numbers += result.numbers
         if result is not None and outcome == "used":
             self.report.reported.append(client)
-            server.note_changed(server.changed_by(result))
+            server.look_at_buffers(result)
             self.buffer.append(replace(result, staleness=staleness, counter=counter))
             is_full = len(self.buffer) >= self.buffer_size
             if is_full:
