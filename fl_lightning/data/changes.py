@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from typing_extensions import override
@@ -20,6 +21,9 @@ from typing_extensions import override
 from fl_lightning.settings import Count, Natural, check_fields
 from fl_lightning.signatures import ShowsArguments
 from fl_lightning.vectors import to_indices
+
+if TYPE_CHECKING:
+    from fl_lightning.data.datamodule import FederatedDataModule
 
 
 @dataclass(eq=False, repr=False)
@@ -157,3 +161,24 @@ class ClientRotation(Changes):
         """Return for each client the samples of the one that lies further."""
         number = len(clients)
         return [clients[(client + stage * self.step) % number] for client in range(number)]
+
+
+def check_changes(changes: Changes, data: FederatedDataModule) -> None:
+    """Raise ``ValueError`` for what is done to the samples of a client, of which others may get some later.
+
+    Args:
+        changes: The changes.
+        data: The data module that has them.
+    """
+    done_to_clients = {
+        "poison_with": bool(data.poisons),
+        "feature_noise": bool(data.feature_noise),
+        'standardize="local"': data.standardize == "local",
+        'impute="local"': data.impute == "local",
+    }
+    for name, is_done in done_to_clients.items():
+        if is_done:
+            raise ValueError(
+                f"`changes` cannot be given with `{name}`, which is done to a client's samples before the first "
+                f"round; got {changes!r}. Leave out one of the two."
+            )

@@ -1,52 +1,47 @@
-"""Data of many clients as a LightningDataModule."""
+"""Data of many clients as a LightningDataModule.
+
+What Lightning's trainer calls, in this order, and what answers::
+
+    prepare_data            a subclass's downloads
+    setup                   load                    a Source: what there is
+                            federate                a FederatedSplit: who trains, validates and tests on what
+                            prepared, poisoned      what is done to the samples: preprocessing.py, poisoning.py
+                            FederatedSamples        serves them to clients and stages: samples.py
+    train_dataloader        central training alone: loaders.py; clients get their batches by client_batches
+    val_dataloader, test_dataloader, predict_dataloader
+    teardown, or on_exception
+    state_dict              for each checkpoint; load_state_dict when a fit resumes
+"""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset
 
-from fl_lightning.data.batches import (
-    Collate,
-    Transform,
-    TransformedDataset,
-    client_batches,
-    evaluation_batch_size,
-    length,
-    make_loader,
-    number_of_batches,
-)
-from fl_lightning.data.changes import Changes
-from fl_lightning.data.descriptions import clients_in_words, sets_of_clients
-from fl_lightning.data.federated_split import GLOBAL, FederatedSplit, Split, Stage
-from fl_lightning.data.inputs import Imputation, Standardization, fill_missing, standardized, with_noise
-from fl_lightning.data.order import ClientOrder, PooledOrder, drawn_by, drawn_together, evaluation_share
-from fl_lightning.data.poisoning import Poison
-from fl_lightning.data.preprocessing import choose, collected
-from fl_lightning.data.samples import FederatedSamples, rows_of
+from fl_lightning.data.batches import Collate, Transform, client_batches, evaluation_batch_size, number_of_batches
+from fl_lightning.data.changes import Changes, check_changes
+from fl_lightning.data.descriptions import ClientDescriptions
+from fl_lightning.data.distribution import applied, labels_for, numbers_of_clients
+from fl_lightning.data.federated_split import FederatedSplit, Split, Stage
+from fl_lightning.data.inputs import Imputation, Standardization
+from fl_lightning.data.loaders import central_loader, evaluation_loader, warn_of_no_test
+from fl_lightning.data.order import ClientOrder, drawn_by, drawn_together
+from fl_lightning.data.poisoning import Poison, poisoned
+from fl_lightning.data.preprocessing import choose, prepared
+from fl_lightning.data.samples import FederatedSamples
 from fl_lightning.data.source import Source
 from fl_lightning.data.splits import ClientSplit
 from fl_lightning.data.targets import outputs_and_targets
 from fl_lightning.data.tensor_bytes import fingerprint
-from fl_lightning.data.test_sets import with_test_clients, with_test_set
-from fl_lightning.partitioners import (
-    LabelPlot,
-    NaturalPartitioner,
-    Partition,
-    Partitioner,
-    PartitionStatistics,
-    partition_statistics,
-    plot_label_distributions,
-)
+from fl_lightning.data.test_sets import with_test_clients
+from fl_lightning.partitioners import LabelPlot, NaturalPartitioner, Partition, PartitionStatistics
 from fl_lightning.partitioners.base import PartitionFunction, check_partitioner
 from fl_lightning.settings import Count, Natural, NotNegative, check, check_arguments, check_lightning, check_objects
 from fl_lightning.signatures import FullSignature, represent
@@ -187,40 +182,94 @@ class FederatedDataModule(L.LightningDataModule):
         self.poisons: list[Poison] = []
         check_arguments(self)
 
-    def __repr__(self) -> str:
-        return represent(self, *self._facts(), always=("batch_size",), leave_out=self._hidden)
+    # ---- hooks of Lightning ----
 
-    def __str__(self) -> str:
-        # That of Lightning has four lines of loaders.
-        return repr(self)
+    def setup(self, stage: str | None = None) -> None:
+        """Read, partition, split and standardise the data; later calls change nothing of that."""
+        if stage == "fit":
+            # The callback of this fit, if there is any, is set up after the data and puts its name there.
+            self.trained_by = None
+        if self.is_set_up:
+            return
+        source = self.load()
+        split = self.federate(source)
+        if not split.train:
+            raise ValueError(
+                "The split leaves no client for training. Use more clients, or smaller validation and test sets."
+            )
+        if self.changes is not None:
+            check_changes(self.changes, self)
+        source, self._preprocessing = prepared(
+            source,
+            split,
+            impute=self.impute,
+            feature_noise=self.feature_noise,
+            seed=getattr(self.partitioner, "seed", 0),
+            standardize=self.standardize,
+            features=self.standardized_features,
+        )
+        source = poisoned(source, split, self.poisons, self.outputs_and_targets, self.served, self.stored)
+        self.federated_samples = self._make_samples(source, split)
 
-    def _facts(self) -> list[str]:
-        """Return what ``repr`` says before the arguments."""
-        if not self.is_set_up:
-            return []
-        clients = f"{self.num_clients} of {self.partition.num_clients} clients train"
-        return [clients, f"{len(self.federated_samples.source)} samples"]
+    def train_dataloader(self) -> DataLoader[Any]:
+        """Return all training clients' samples together, for central training."""
+        if self.trainer is not None and self.trainer.training and self.trained_by is None:
+            rank_zero_info(
+                f"The trainer has no aggregation callback, so the samples of {quantity(self.num_clients, 'client')} "
+                "are trained on together, centrally. For federated learning give it one, such as FedAvg()."
+            )
+        return central_loader(self)
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        # A trainer sets this attribute before it looks at anything else.
-        if name == "trainer":
-            check_lightning("The trainer", value)
-            check_objects(getattr(value, "callbacks", []))
-        super().__setattr__(name, value)
+    def val_dataloader(self) -> Any:
+        """Return the validation set, ordered by client; an empty list if there is none."""
+        return evaluation_loader(self, self._set_of("val"), shared=self.shares_evaluation)
 
-    if not TYPE_CHECKING:
+    def test_dataloader(self) -> Any:
+        """Return the test set, ordered by client; an empty list, with a warning, if there is none."""
+        warn_of_no_test(self)
+        return evaluation_loader(self, "test", shared=self.shares_evaluation)
 
-        def __getattr__(self, name: str) -> Any:
-            if name in self.found_by_setup:
-                raise RuntimeError(
-                    f"The clients of {type(self).__name__} are known after `setup()`. The Trainer calls it; outside a "
-                    "Trainer call `data.prepare_data()` and `data.setup()` first."
-                )
-            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+    def predict_dataloader(self) -> Any:
+        """Return the test set, as :meth:`test_dataloader`; Lightning shares it out over processes by itself."""
+        warn_of_no_test(self)
+        return evaluation_loader(self, "test", shared=False)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickle holds: all but the trainer."""
-        return {**self.__dict__, "trainer": None}
+    def teardown(self, stage: str | None = None) -> None:
+        """Serve the source's own inputs again: features suit the module of one stage."""
+        if self.is_set_up:
+            self.federated_samples.remove_features()
+            if self.changes is not None:
+                self.federated_samples.end_stages()
+        # The next trainer may have no aggregation callback.
+        self.shares_evaluation = False
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Same as :meth:`teardown`, which Lightning skips after an exception."""
+        self.teardown()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint holds: the aggregation callback, and what was done to inputs, if there are such."""
+        state: dict[str, Any] = {}
+        if self.trained_by is not None:
+            state["trained_by"] = self.trained_by
+        if self._preprocessing:
+            state["preprocessing"] = self._preprocessing
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Check that a federated fit goes on federatedly.
+
+        Raises:
+            ValueError: If the checkpoint was written by a federated fit, and the trainer has no aggregation callback.
+        """
+        before = state_dict.get("trained_by")
+        is_fit = self.trainer is not None and self.trainer.state.fn == "fit"
+        if is_fit and before is not None and self.trained_by is None:
+            raise ValueError(
+                f"The checkpoint was written by {before}, and the trainer has no aggregation callback, so it would go "
+                f"on centrally. Give Trainer(callbacks=[{before}(...)]). To start central training from its weights: "
+                f"{LOAD_WEIGHTS}."
+            )
 
     # ---- methods for subclasses ----
 
@@ -233,32 +282,15 @@ class FederatedDataModule(L.LightningDataModule):
 
         The partitioner distributes them. Without one, each sample belongs to the client from which it comes.
         """
-        if self.partitioner is None:
-            return self._by_their_clients(source)
-        if source.labels is None and getattr(self.partitioner, "needs_classes", False):
-            raise ValueError(
-                f"{type(self.partitioner).__name__} distributes samples by class, and no classes were found. Give the "
-                "class of each sample as whole numbers: `targets=`, or the `labels` of a Source. If samples have more "
-                "than two tensors, give `target=`, the place of the classes. For a regression, make classes by "
-                "`np.digitize(y, np.quantile(y, [0.25, 0.5, 0.75]))`, or use IIDPartitioner or "
-                "QuantitySkewPartitioner, which need none."
-            )
-        labels = len(source) if source.labels is None else source.labels
-        return self.apply_split(labels, self.partitioner, source)
-
-    def _by_their_clients(self, source: Source) -> FederatedSplit:
-        if source.clients is None:
-            raise ValueError(
-                f"{type(self).__name__} has no `partitioner`, so it is unknown which client holds which sample. "
-                "Give one, such as IIDPartitioner(num_clients=100), or the column of the clients if there is one."
-            )
-        _, numbers = np.unique(source.clients, return_inverse=True)
+        if self.partitioner is not None:
+            return self.apply_split(labels_for(self.partitioner, source), self.partitioner, source)
+        clients = numbers_of_clients(source, type(self).__name__)
         # The partitioner gets clients in place of labels: a split may hand over some of the samples, and none of some
         # client.
-        split = self.apply_split(numbers, NaturalPartitioner(), source)
+        split = self.apply_split(clients, NaturalPartitioner(), source)
         if source.test_indices is None or not source.tests_clients:
             return split
-        return with_test_clients(split, numbers)
+        return with_test_clients(split, clients)
 
     def apply_split(self, labels: np.ndarray | int, partitioner: PartitionFunction, source: Source) -> FederatedSplit:
         """Apply the split to a source; a test set that comes with it is the only test set.
@@ -272,10 +304,11 @@ class FederatedDataModule(L.LightningDataModule):
             partitioner: Distributes the samples that are not set aside among clients, by their labels.
             source: The samples.
         """
-        is_official = getattr(self.split, "test", None) == "official"
-        if source.test_indices is None or source.pools_test or is_official:
-            return self.split.apply(labels, partitioner, source.test_indices)
-        return with_test_set(self.split, labels, partitioner, source.test_indices)
+        return applied(self.split, labels, partitioner, source)
+
+    def _make_samples(self, source: Source, split: FederatedSplit) -> FederatedSamples:
+        """Return what serves the samples of a source to clients and stages."""
+        return FederatedSamples(source, split)
 
     @property
     def augmented(self) -> bool:
@@ -306,79 +339,24 @@ class FederatedDataModule(L.LightningDataModule):
         """
         return outputs_and_targets(batch, outputs, self.target)
 
-    # ---- set-up ----
-
-    def setup(self, stage: str | None = None) -> None:
-        """Read, partition, split and standardise the data; later calls change nothing of that."""
-        if stage == "fit":
-            # The callback of this fit, if there is any, is set up after the data and puts its name there.
-            self.trained_by = None
-        if self.is_set_up:
-            return
-        source = self.load()
-        split = self.federate(source)
-        if not split.train:
-            raise ValueError(
-                "The split leaves no client for training. Use more clients, or smaller validation and test sets."
-            )
-        if self.changes is not None:
-            self._check_changes()
-        source = self._prepared(source, split)
-        source = self._poisoned(source, split)
-        self.federated_samples = self._make_samples(source, split)
-
-    def _check_changes(self) -> None:
-        """Raise ``ValueError`` for what is done to the samples of a client, of which others may get some later."""
-        done_to_clients = {
-            "poison_with": bool(self.poisons),
-            "feature_noise": bool(self.feature_noise),
-            'standardize="local"': self.standardize == "local",
-            'impute="local"': self.impute == "local",
-        }
-        for name, is_done in done_to_clients.items():
-            if is_done:
-                raise ValueError(
-                    f"`changes` cannot be given with `{name}`, which is done to a client's samples before the first "
-                    f"round; got {self.changes!r}. Leave out one of the two."
-                )
-
-    def begin_round(self, round_index: int) -> None:
-        """Give clients their training samples of a round, from 0; :attr:`changes` says which.
-
-        The federated loop calls it before each round.
-
-        Raises:
-            TypeError: If ``changes`` returns no whole numbers.
-            ValueError: If it returns others than distinct training samples.
-        """
-        if self.changes is not None:
-            self.federated_samples.begin_stage(self.changes, self.changes.stage(round_index))
+    # ---- what is done to samples at the set-up ----
 
     @property
     def is_set_up(self) -> bool:
         """Whether the data are read, so that the clients are known."""
         return "federated_samples" in vars(self)
 
-    def _make_samples(self, source: Source, split: FederatedSplit) -> FederatedSamples:
-        return FederatedSamples(source, split)
+    def poison_with(self, poison: Poison) -> None:
+        """Change training samples of some clients on purpose, before the set-up; several poisons in the calls' order.
 
-    def _prepared(self, source: Source, split: FederatedSplit) -> Source:
-        """Return the source with inputs filled up, with noise added and standardised, as far as each is asked for."""
-        if not self.feature_noise and self.standardize is None and self.impute is None:
-            return source
-        x, *others = rows_of(source)
-        fills: dict[int, np.ndarray] = {}
-        statistics: dict[int, tuple[Tensor, Tensor]] = {}
-        if self.impute is not None:
-            x, fills = fill_missing(x, self.impute, split)
-        if self.feature_noise:
-            seed = getattr(self.partitioner, "seed", 0)
-            x = with_noise(x, self.feature_noise, split, seed, self.standardized_features)
-        if self.standardize is not None:
-            x, statistics = standardized(x, self.standardize, split, self.standardized_features)
-        if fills or statistics:
-            self._preprocessing = collected(x.shape[1], self.standardized_features, fills, statistics)
-        return replace(source, dataset=TensorDataset(x, *others))
+        Raises:
+            TypeError: If ``poison`` is no :class:`~fl_lightning.data.Poison`.
+            RuntimeError: If the data are set up already.
+        """
+        check("`poison`", poison, Poison)
+        if self.is_set_up:
+            raise RuntimeError("`poison_with` must be called before the data are set up. Call it earlier.")
+        self.poisons = [*self.poisons, poison]
 
     def preprocessing(self, client: int | None = None) -> nn.Module:
         """Return what ``impute`` and ``standardize`` did to inputs, as a module for inputs that come later.
@@ -400,45 +378,6 @@ class FederatedDataModule(L.LightningDataModule):
         if not self._preprocessing:
             return nn.Identity()
         return choose(self._preprocessing, client)
-
-    def poison_with(self, poison: Poison) -> None:
-        """Change training samples of some clients on purpose, before the set-up; several poisons in the calls' order.
-
-        Raises:
-            TypeError: If ``poison`` is no :class:`~fl_lightning.data.Poison`.
-            RuntimeError: If the data are set up already.
-        """
-        check("`poison`", poison, Poison)
-        if self.is_set_up:
-            raise RuntimeError("`poison_with` must be called before the data are set up. Call it earlier.")
-        self.poisons = [*self.poisons, poison]
-
-    def _poisoned(self, source: Source, split: FederatedSplit) -> Source:
-        """Return the source with the chosen clients' samples changed."""
-        if not self.poisons:
-            return source
-        copies = [tensor.clone() for tensor in rows_of(source)]
-        x, *others = copies
-        # The targets are a view of one of the other tensors.
-        _, y = self.outputs_and_targets([x, *others], None)
-        train = list(split.train.values())
-        for poison in self.poisons:
-            x, poisoned = poison.apply(x, y, train, self.served, self.stored)
-            y[:] = poisoned
-        return replace(source, dataset=TensorDataset(x, *others))
-
-    def teardown(self, stage: str | None = None) -> None:
-        """Serve the source's own inputs again: features suit the module of one stage."""
-        if self.is_set_up:
-            self.federated_samples.remove_features()
-            if self.changes is not None:
-                self.federated_samples.end_stages()
-        # The next trainer may have no aggregation callback.
-        self.shares_evaluation = False
-
-    def on_exception(self, exception: BaseException) -> None:
-        """Same as :meth:`teardown`, which Lightning skips after an exception."""
-        self.teardown()
 
     # ---- who has which samples ----
 
@@ -475,11 +414,7 @@ class FederatedDataModule(L.LightningDataModule):
 
         ``None`` if there is no such set, or it belongs to no client.
         """
-        parts = self.federated_split.of(self._set_of(stage))
-        if not parts or GLOBAL in parts:
-            return None
-        sizes = [len(indices) for indices in parts.values()]
-        return np.repeat(list(parts), sizes)
+        return self.federated_split.clients_of_samples(self._set_of(stage))
 
     def _set_of(self, stage: Stage) -> Stage:
         """Return the set from which a stage is served."""
@@ -491,57 +426,45 @@ class FederatedDataModule(L.LightningDataModule):
         return self.federated_samples.source.labels
 
     @property
-    def client_names(self) -> list[str] | None:
-        """Names of all clients, in the order of their ids in the partition; ``None`` where clients have no names."""
-        names = self.federated_samples.source.clients
-        if self.partitioner is not None or names is None:
-            return None
-        return [str(names[indices[0]]) for indices in self.partition.indices]
-
-    @property
-    def class_names(self) -> list[str] | None:
-        """Names of the classes, if they are known."""
-        names = self.federated_samples.source.class_names
-        return None if names is None else list(names)
-
-    @property
-    def present_class_names(self) -> list[str] | None:
-        """Names of the classes of which there are samples, in ascending order of the class, if they are known."""
-        names = self.class_names
-        if names is None or self.labels is None:
-            return None
-        return [names[label] for label in np.unique(self.labels)]
-
-    @property
     def num_unused(self) -> int:
         """Number of samples of the source that are in no set, because a partitioner or a split leaves them out."""
         return self.federated_samples.num_unused
 
+    # ---- what can be told of clients ----
+
+    @property
+    def _told(self) -> ClientDescriptions:
+        return ClientDescriptions(self.federated_samples, self.partitioner)
+
+    @property
+    def client_names(self) -> list[str] | None:
+        """Names of all clients, in the order of their ids in the partition; ``None`` where clients have no names."""
+        return self._told.client_names
+
+    @property
+    def class_names(self) -> list[str] | None:
+        """Names of the classes, if they are known."""
+        return self._told.class_names
+
+    @property
+    def present_class_names(self) -> list[str] | None:
+        """Names of the classes of which there are samples, in ascending order of the class, if they are known."""
+        return self._told.present_class_names
+
     def describe_clients(self) -> str:
         """Return how many clients train, validate and test, in words."""
-        split = self.federated_split
-        return clients_in_words(split, validation=split.of(self._set_of("val")))
+        return self._told.in_words(validation=self._set_of("val"))
 
     def describe_unused(self) -> str:
         """Return in a sentence how many samples belong to no client; an empty string if all belong to one."""
-        unused = self.num_unused
-        if unused == 0:
-            return ""
-        all_samples = quantity(len(self.federated_samples.source), "sample")
-        belong = "belongs" if unused == 1 else "belong"
-        cause = ""
-        # A user's function has no name that would help.
-        if isinstance(self.partitioner, Partitioner):
-            cause = f" ({type(self.partitioner).__name__} leaves them out)"
-        return f"{unused:,} of {all_samples} {belong} to no client{cause}."
+        return self._told.unused_in_words()
 
     def statistics(self) -> PartitionStatistics:
         """Return sizes and heterogeneity over all clients and their samples, those that validate and test too.
 
         Without classes, as in a regression, there are sizes alone. Clients without any sample do not count.
         """
-        held = [indices for indices in self.partition.indices if len(indices)]
-        return partition_statistics(Partition(tuple(held)), self.labels)
+        return self._told.statistics()
 
     def plot(self, axes: Axes | None = None) -> LabelPlot:
         """Plot the clients' label distributions, with the sets in which they are; a notebook shows the picture.
@@ -554,35 +477,21 @@ class FederatedDataModule(L.LightningDataModule):
         Returns:
             ``(figure, axes, table)``.
         """
-        return plot_label_distributions(
-            self.partition,
-            self.labels,
-            class_names=self.present_class_names,
-            client_names=self.client_names,
-            sets=sets_of_clients(self.federated_split),
-            axes=axes,
-        )
-
-    # ---- features in place of inputs ----
-
-    @property
-    def inputs_replaced(self) -> bool:
-        """Whether batches hold features in place of inputs, such as those of a frozen prefix; none is transformed."""
-        return self.is_set_up and self.federated_samples.have_features
-
-    def source_inputs(self) -> Tensor:
-        """Return the inputs of all samples, shape (N, ...), as batches hold them unless replaced."""
-        return self.federated_samples.inputs
-
-    def replace_inputs(self, features: Tensor) -> None:
-        """Serve ``features``, one row per source input, in place of the inputs until the stage ends."""
-        self.federated_samples.put_features(features)
-
-    def data_fingerprint(self) -> str:
-        """Return a string that changes with the shape, type or content of the source's tensors."""
-        return fingerprint(self.federated_samples.tensors)
+        return self._told.plot(axes)
 
     # ---- batches of training clients ----
+
+    def begin_round(self, round_index: int) -> None:
+        """Give clients their training samples of a round, from 0; :attr:`changes` says which.
+
+        The federated loop calls it before each round.
+
+        Raises:
+            TypeError: If ``changes`` returns no whole numbers.
+            ValueError: If it returns others than distinct training samples.
+        """
+        if self.changes is not None:
+            self.federated_samples.begin_stage(self.changes, self.changes.stage(round_index))
 
     @property
     def source_collate_fn(self) -> Collate | None:
@@ -591,13 +500,7 @@ class FederatedDataModule(L.LightningDataModule):
 
     def client_dataset(self, client: int) -> Dataset[Any]:
         """Return the training samples of the client at position ``client``, 0 to K-1."""
-        dataset = self.federated_samples.dataset_of("train", [client])
-        return self._transformed(dataset, self.train_transform)
-
-    def _transformed(self, dataset: Dataset[Any], transform: Transform | None) -> Dataset[Any]:
-        if transform is None or self.inputs_replaced:
-            return dataset
-        return TransformedDataset(dataset, transform)
+        return self.federated_samples.transformed("train", self.train_transform, [client])
 
     def client_order(self, client: int, generator: torch.Generator) -> Tensor:
         """Return the positions of one local epoch in the client's samples, as ``sampler`` or by chance, shape (n_k,).
@@ -634,8 +537,7 @@ class FederatedDataModule(L.LightningDataModule):
     def pooled_batches(self, clients: Sequence[int], *, generator: torch.Generator) -> Iterator[Any]:
         """Yield one epoch of the union of some clients' samples; for arguments see :meth:`client_batches`."""
         order = self.pooled_order(clients, generator) if self.shuffle else None
-        dataset = self.federated_samples.dataset_of("train", clients)
-        return self._batches(self._transformed(dataset, self.train_transform), order)
+        return self._batches(self.federated_samples.transformed("train", self.train_transform, clients), order)
 
     def _batches(self, dataset: Dataset[Any], order: Tensor | None) -> Iterator[Any]:
         return client_batches(
@@ -656,103 +558,64 @@ class FederatedDataModule(L.LightningDataModule):
         """
         return number_of_batches(int(self.client_sizes[client]), self.batch_size, self.drop_last)
 
-    # ---- loaders ----
-
-    def train_dataloader(self) -> DataLoader[Any]:
-        """Return all training clients' samples together, for central training."""
-        if self.trainer is not None and self.trainer.training and self.trained_by is None:
-            rank_zero_info(
-                f"The trainer has no aggregation callback, so the samples of {quantity(self.num_clients, 'client')} "
-                "are trained on together, centrally. For federated learning give it one, such as FedAvg()."
-            )
-        order = None
-        if self.sampler is not None:
-            draw = partial(self.pooled_order, range(self.num_clients))
-            order = PooledOrder(int(self.client_sizes.sum()), draw)
-        dataset = self.federated_samples.dataset_of("train")
-        return make_loader(
-            self._transformed(dataset, self.train_transform),
-            self.batch_size,
-            shuffle=self.shuffle and order is None,
-            sampler=order,
-            num_workers=self.num_workers,
-            collate_fn=self.source_collate_fn,
-            drop_last=self.drop_last,
-        )
-
-    def val_dataloader(self) -> Any:
-        """Return the validation set, ordered by client; an empty list if there is none."""
-        return self._evaluation_loader("val", self.shares_evaluation)
-
-    def test_dataloader(self) -> Any:
-        """Return the test set, ordered by client; an empty list, with a warning, if there is none."""
-        self._warn_of_no_test()
-        return self._evaluation_loader("test", self.shares_evaluation)
-
-    def predict_dataloader(self) -> Any:
-        """Return the test set, as :meth:`test_dataloader`; Lightning shares it out over processes by itself."""
-        self._warn_of_no_test()
-        return self._evaluation_loader("test", shared=False)
-
-    def _warn_of_no_test(self) -> None:
-        if self.federated_split.test or self.trainer is None:
-            return
-        if self.trainer.testing or self.trainer.predicting:
-            rank_zero_warn("The data module has no test samples. Give it test samples, or a split that has some.")
-
     def evaluation_batch_size(self, dataset: Dataset[Any]) -> int:
         """Return the number of samples of a batch of an evaluation, by the bytes of a sample if it is not given."""
         if self.eval_batch_size is not None:
             return self.eval_batch_size
         return evaluation_batch_size(dataset)
 
-    def _evaluation_loader(self, stage: Stage, shared: bool) -> DataLoader[Any] | list[Any]:
-        served = self._set_of(stage)
-        if not self.federated_split.of(served):
-            # Lightning warns of an empty list, which the line on clients has said already.
-            warnings.filterwarnings("ignore", "Total length of `list` across ranks is zero")
+    # ---- features in place of inputs ----
+
+    @property
+    def inputs_replaced(self) -> bool:
+        """Whether batches hold features in place of inputs, such as those of a frozen prefix; none is transformed."""
+        return self.is_set_up and self.federated_samples.have_features
+
+    def source_inputs(self) -> Tensor:
+        """Return the inputs of all samples, shape (N, ...), as batches hold them unless replaced."""
+        return self.federated_samples.inputs
+
+    def replace_inputs(self, features: Tensor) -> None:
+        """Serve ``features``, one row per source input, in place of the inputs until the stage ends."""
+        self.federated_samples.put_features(features)
+
+    def data_fingerprint(self) -> str:
+        """Return a string that changes with the shape, type or content of the source's tensors."""
+        return fingerprint(self.federated_samples.tensors)
+
+    # ---- as an object ----
+
+    def __repr__(self) -> str:
+        return represent(self, *self._facts(), always=("batch_size",), leave_out=self._hidden)
+
+    def __str__(self) -> str:
+        # That of Lightning has four lines of loaders.
+        return repr(self)
+
+    def _facts(self) -> list[str]:
+        """Return what ``repr`` says before the arguments."""
+        if not self.is_set_up:
             return []
-        dataset = self._transformed(self.federated_samples.dataset_of(served), self.eval_transform)
-        batch_size = self.evaluation_batch_size(dataset)
-        share = None
-        if shared and self.trainer is not None:
-            processes = self.trainer.world_size
-            # Lightning raises an error for an empty share. So it may repeat samples if there are fewer than processes.
-            if length(dataset) >= processes > 1:
-                share, batch_size = evaluation_share(
-                    dataset, batch_size, processes, self.trainer.global_rank, self.limit_evaluation
+        clients = f"{self.num_clients} of {self.partition.num_clients} clients train"
+        return [clients, f"{len(self.federated_samples.source)} samples"]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # A trainer sets this attribute before it looks at anything else.
+        if name == "trainer":
+            check_lightning("The trainer", value)
+            check_objects(getattr(value, "callbacks", []))
+        super().__setattr__(name, value)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if name in self.found_by_setup:
+                raise RuntimeError(
+                    f"The clients of {type(self).__name__} are known after `setup()`. The Trainer calls it; outside a "
+                    "Trainer call `data.prepare_data()` and `data.setup()` first."
                 )
-        return make_loader(
-            dataset,
-            batch_size,
-            shuffle=False,
-            sampler=share,
-            num_workers=self.num_workers,
-            collate_fn=self.source_collate_fn,
-        )
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
-    # ---- checkpoints ----
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint holds: the aggregation callback, and what was done to inputs, if there are such."""
-        state: dict[str, Any] = {}
-        if self.trained_by is not None:
-            state["trained_by"] = self.trained_by
-        if self._preprocessing:
-            state["preprocessing"] = self._preprocessing
-        return state
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Check that a federated fit goes on federatedly.
-
-        Raises:
-            ValueError: If the checkpoint was written by a federated fit, and the trainer has no aggregation callback.
-        """
-        before = state_dict.get("trained_by")
-        is_fit = self.trainer is not None and self.trainer.state.fn == "fit"
-        if is_fit and before is not None and self.trained_by is None:
-            raise ValueError(
-                f"The checkpoint was written by {before}, and the trainer has no aggregation callback, so it would go "
-                f"on centrally. Give Trainer(callbacks=[{before}(...)]). To start central training from its weights: "
-                f"{LOAD_WEIGHTS}."
-            )
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a pickle holds: all but the trainer."""
+        return {**self.__dict__, "trainer": None}

@@ -60,6 +60,17 @@ class FederatedSplit:
             return self.train
         return self.val if stage == "val" else self.test
 
+    def clients_of_samples(self, stage: Stage) -> np.ndarray | None:
+        """Return the client of each sample of a stage, one client after the other, shape (n,).
+
+        ``None`` if the stage has no samples, or they belong to no client.
+        """
+        parts = self.of(stage)
+        if not parts or GLOBAL in parts:
+            return None
+        sizes = [len(indices) for indices in parts.values()]
+        return np.repeat(list(parts), sizes)
+
 
 class Split(ShowsArguments, ABC):
     """A way to split a federated data set; a pure function of the labels and its seed.

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Annotated
+from dataclasses import replace
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import TensorDataset
 
+from fl_lightning.data.federated_split import FederatedSplit
+from fl_lightning.data.samples import rows_of
+from fl_lightning.data.source import Source
 from fl_lightning.settings import Count, Finite, Natural, Share, check_arguments
 from fl_lightning.signatures import ShowsArguments
 from fl_lightning.vectors import to_indices
@@ -197,3 +202,33 @@ def _check_classes(poison: Poison, y: Tensor) -> None:
             f"({len(y)}, 1), got {y.dtype} of shape {tuple(y.shape)}. Give `target=` of the data module if they are "
             "another tensor."
         )
+
+
+def poisoned(
+    source: Source,
+    split: FederatedSplit,
+    poisons: Sequence[Poison],
+    outputs_and_targets: Callable[[Any, Any], tuple[Any, Any]],
+    served: Callable[[Tensor], Tensor],
+    stored: Callable[[Tensor], Tensor],
+) -> Source:
+    """Return a source with the training samples of poisons' clients changed.
+
+    Args:
+        source: All samples.
+        split: The samples of each client.
+        poisons: The changes, in order.
+        outputs_and_targets: Finds the targets among the tensors of all samples.
+        served: Returns stored inputs as a module gets them.
+        stored: The inverse of ``served``.
+    """
+    if not poisons:
+        return source
+    x, *others = [tensor.clone() for tensor in rows_of(source)]
+    # The targets are a view of one of the other tensors.
+    _, y = outputs_and_targets([x, *others], None)
+    train = list(split.train.values())
+    for poison in poisons:
+        x, changed = poison.apply(x, y, train, served, stored)
+        y[:] = changed
+    return replace(source, dataset=TensorDataset(x, *others))

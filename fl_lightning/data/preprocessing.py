@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
-from fl_lightning.data.federated_split import GLOBAL
-from fl_lightning.data.inputs import along, apply_statistics
+from fl_lightning.data.federated_split import GLOBAL, FederatedSplit
+from fl_lightning.data.inputs import (
+    Imputation,
+    Standardization,
+    along,
+    apply_statistics,
+    fill_missing,
+    standardized,
+    with_noise,
+)
+from fl_lightning.data.samples import rows_of
+from fl_lightning.data.source import Source
 
 
 class Preprocessing(nn.Module):
@@ -53,6 +65,48 @@ class Preprocessing(nn.Module):
         """Return inputs as the module was trained with."""
         filled = torch.where(x.isnan(), along(self.fill, x).to(x.dtype), x)
         return apply_statistics(filled, self.mean, self.std)
+
+
+def prepared(
+    source: Source,
+    split: FederatedSplit,
+    *,
+    impute: Imputation | None,
+    feature_noise: float,
+    seed: int,
+    standardize: Standardization | None,
+    features: slice,
+) -> tuple[Source, dict[int, dict[str, Tensor]]]:
+    """Fill up the inputs of samples, add noise and standardise them, as far as each is asked for, in this order.
+
+    Args:
+        source: All samples.
+        split: The samples of each client.
+        impute: Whose means take the place of missing values.
+        feature_noise: Standard deviation of the noise on the last client's inputs.
+        seed: The seed of the noise.
+        standardize: Whose means and deviations standardise.
+        features: The features that get noise and are standardised.
+
+    Returns:
+        The source with its new inputs, and what filled and standardised them, as for :func:`choose`; nothing of it
+        where neither was asked for.
+    """
+    if not feature_noise and standardize is None and impute is None:
+        return source, {}
+    x, *others = rows_of(source)
+    fills: dict[int, np.ndarray] = {}
+    statistics: dict[int, tuple[Tensor, Tensor]] = {}
+    if impute is not None:
+        x, fills = fill_missing(x, impute, split)
+    if feature_noise:
+        x = with_noise(x, feature_noise, split, seed, features)
+    if standardize is not None:
+        x, statistics = standardized(x, standardize, split, features)
+    known: dict[int, dict[str, Tensor]] = {}
+    if fills or statistics:
+        known = collected(x.shape[1], features, fills, statistics)
+    return replace(source, dataset=TensorDataset(x, *others)), known
 
 
 def collected(

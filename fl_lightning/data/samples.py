@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from fl_lightning.data.batches import tensors_of
+from fl_lightning.data.batches import Transform, TransformedDataset, tensors_of
 from fl_lightning.data.changes import Changes
 from fl_lightning.data.federated_split import FederatedSplit, Stage
 from fl_lightning.data.source import Source
@@ -82,6 +82,21 @@ class FederatedSamples:
             chosen = [parts[self.client_ids[position]] for position in positions]
         indices = chosen[0] if len(chosen) == 1 else np.concatenate(chosen)
         return Subset(self.served, indices)  # type: ignore[arg-type]
+
+    def transformed(
+        self, stage: Stage, transform: Transform | None, positions: Sequence[int] | None = None
+    ) -> Dataset[Any]:
+        """Return the samples of a stage, as a module gets them; features are not transformed.
+
+        Args:
+            stage: The stage.
+            transform: Changes a sample's input; ``None`` for nothing.
+            positions: As for :meth:`dataset_of`.
+        """
+        dataset = self.dataset_of(stage, positions)
+        if transform is None or self.have_features:
+            return dataset
+        return TransformedDataset(dataset, transform)
 
     @property
     def served(self) -> Dataset[Any]:
