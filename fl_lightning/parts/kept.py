@@ -29,8 +29,7 @@ Parts, the server and the books declare which of their attributes are such state
 States are kept by reference: tensors are assigned, and never written to. Only containers are copied.
 """
 
-from __future__ import annotations
-
+# Annotations are no strings here: config files look up the types of a part's arguments, and those of its bases.
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, ClassVar, Protocol
