@@ -143,14 +143,42 @@ def weighted_f1(preds: Tensor, target: Tensor) -> Tensor:
         ValueError: If the two do not fit.
     """
     scores, classes = scores_and_classes(preds, target)
+    hits, samples, predictions = _counts(scores, classes)
+    # A class that neither occurs nor is predicted has weight 0.
+    f1 = 2 * hits.double() / (samples + predictions).clamp(min=1)
+    return (f1 * samples).sum() / samples.sum()
+
+
+def mean_iou(preds: Tensor, target: Tensor) -> Tensor:
+    """Return the intersection over union of each class, averaged over classes: the Jaccard index of a segmentation.
+
+    A class's is TP / (predictions of the class + samples of the class - TP), over all pixels together. A class that
+    neither occurs nor is predicted is left out.
+
+    Args:
+        preds: Scores, shape (n, C, H, W), the largest of which is the prediction, or others as in :func:`accuracy`.
+        target: Classes, 0 to C-1, shape (n, H, W), or others as in :func:`accuracy`; -100 for pixels without one.
+
+    Returns:
+        A float64 scalar; NaN without pixels.
+
+    Raises:
+        ValueError: If the two do not fit.
+    """
+    scores, classes = scores_and_classes(preds, target)
+    hits, samples, predictions = _counts(scores, classes)
+    union = samples + predictions - hits
+    return (hits.double() / union)[union > 0].mean()
+
+
+def _counts(scores: Tensor, classes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return each class's true positives, samples and predictions, shape (C,)."""
     num_classes = scores.shape[1]
     predicted = scores.argmax(dim=1)
     hits = torch.bincount(classes[predicted == classes], minlength=num_classes)
     samples = torch.bincount(classes, minlength=num_classes)
     predictions = torch.bincount(predicted, minlength=num_classes)
-    # A class that neither occurs nor is predicted has weight 0.
-    f1 = 2 * hits.double() / (samples + predictions).clamp(min=1)
-    return (f1 * samples).sum() / samples.sum()
+    return hits, samples, predictions
 
 
 def auroc(preds: Tensor, target: Tensor, average: Average = "macro", one_class: float = math.nan) -> Tensor:

@@ -12,7 +12,7 @@ from helpers.toys import quiet_trainer
 from torch import Tensor
 
 from fl_lightning import ClientMetrics, TensorDataModule
-from fl_lightning.metrics import ConcordanceIndex, OneVsRestAUROC, accuracy, auroc, c_index, weighted_f1
+from fl_lightning.metrics import ConcordanceIndex, OneVsRestAUROC, accuracy, auroc, c_index, mean_iou, weighted_f1
 from fl_lightning.models import Classifier
 
 
@@ -44,6 +44,8 @@ SCORES, CLASSES = accurate([2, 0, 1, 1], 3), torch.tensor([2, 0, 1, 0])
 def test_classes_of_any_type_and_shape_are_the_same_classes(target: Tensor) -> None:
     assert accuracy(SCORES, target).item() == 0.75
     # class 0: 1 hit, 1 predicted, 2 samples: 2/3; class 1: 1 hit, 2 predicted, 1 sample: 2/3; class 2: 1
+    # of the same classes, unions are of 2, 2 and 1
+    assert mean_iou(SCORES, target).item() == pytest.approx((1 / 2 + 1 / 2 + 1) / 3)
     assert weighted_f1(SCORES, target).item() == pytest.approx((2 * 2 / 3 + 2 / 3 + 1) / 4)
     assert auroc(SCORES, target).item() == pytest.approx(auroc(SCORES, CLASSES).item())
 
@@ -70,6 +72,8 @@ def test_each_pixel_and_token_counts() -> None:
     images = accurate([0, 1, 0, 1, 0, 1, 0, 1], 2).view(2, 2, 2, 2).movedim(3, 1)
     labels = torch.tensor([0, 1, 0, 1, 0, 1, 1, 1]).view(2, 2, 2)
     assert accuracy(images, labels).item() == accuracy(images, labels[:, None]).item() == 7 / 8
+    # class 0: 3 hits, 4 predicted, 3 pixels; class 1: 4 hits, 4 predicted, 5 pixels
+    assert mean_iou(images, labels).item() == pytest.approx((3 / 4 + 4 / 5) / 2)
     # one logit for each pixel
     assert accuracy(torch.tensor([1.0, -1.0]).view(1, 1, 1, 2), torch.tensor([[[1, 1]]])).item() == 0.5
 
@@ -79,10 +83,13 @@ def test_labels_that_are_ignored_do_not_count() -> None:
     assert accuracy(SCORES, ignored).item() == pytest.approx(2 / 3)
     assert weighted_f1(SCORES, ignored).item() == weighted_f1(SCORES[[0, 2, 3]], ignored[[0, 2, 3]]).item()
     assert auroc(SCORES, ignored).item() == auroc(SCORES[[0, 2, 3]], ignored[[0, 2, 3]]).item()
+    # class 0: no hit of 1 pixel; class 1: 1 hit, 2 predicted; class 2: 1 hit; nobody has or predicts class 3
+    four = torch.cat([SCORES, torch.zeros(4, 1)], dim=1)
+    assert mean_iou(four, ignored).item() == mean_iou(SCORES, ignored).item() == (0 + 1 / 2 + 1) / 3
     assert math.isnan(accuracy(SCORES, torch.full((4,), -100)).item())
 
 
-@pytest.mark.parametrize("metric", [accuracy, weighted_f1, auroc])
+@pytest.mark.parametrize("metric", [accuracy, weighted_f1, auroc, mean_iou])
 @pytest.mark.parametrize(
     ("preds", "target"),
     [

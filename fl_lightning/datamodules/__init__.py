@@ -4,6 +4,7 @@ from fl_lightning.datamodules.cifar10 import CIFAR10DataModule, CIFAR100DataModu
 from fl_lightning.datamodules.covertype import CovertypeDataModule
 from fl_lightning.datamodules.digits import DigitsDataModule
 from fl_lightning.datamodules.dmoz import DMOZDataModule
+from fl_lightning.datamodules.domains import DomainDataModule
 from fl_lightning.datamodules.eicu import EICUDataModule
 from fl_lightning.datamodules.fed_tcga_brca import FedTCGABRCADataModule
 from fl_lightning.datamodules.huggingface import HuggingFaceDataModule
@@ -26,6 +27,7 @@ __all__ = [
     "CropSplit",
     "DMOZDataModule",
     "DigitsDataModule",
+    "DomainDataModule",
     "EICUDataModule",
     "EMNISTDataModule",
     "FashionMNISTDataModule",
