@@ -85,7 +85,7 @@ def _in_exchanges(algorithm: Algorithm) -> Iterator[str]:
     whole = run.books.payload
     if exchange.payload_down(whole) != whole:
         yield 'compression with `link="down"` has no messages of its own here. Give `link="up"`.'
-    up = run.books.left_out
+    up = exchange.payload_up(whole)
     if up != whole and not is_sparse(up, whole):
         yield f"{exchange.members[1:]} has no messages of its own here. Give TopK, or leave compression out."
     if algorithm.buffers == "local" and run.federation.layout.buffers:

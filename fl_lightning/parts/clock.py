@@ -174,8 +174,10 @@ class VirtualClock(ShowsArguments):
         upload_bandwidth = self.bandwidth if self.upload_bandwidth is None else self.upload_bandwidth
         down = _each("bandwidth", self.bandwidth, number)
         up = _each("upload_bandwidth", upload_bandwidth, number)
-        bits_down, bits_up = federation.message_bits()
-        return [bits_down / rate_down + bits_up / rate_up for rate_down, rate_up in zip(down, up, strict=True)]
+        transfers: list[Fraction] = []
+        for (bits_down, bits_up), rate_down, rate_up in zip(federation.message_bits(), down, up, strict=True):
+            transfers.append(bits_down / rate_down + bits_up / rate_up)
+        return transfers
 
     def duration(self, client: int, number: int, share: Fraction | int = 1) -> int:
         """Return how many ticks a client's task takes.

@@ -128,9 +128,9 @@ def _no_local_work(kind: str) -> Sequence[int]:
     return []
 
 
-def _no_messages() -> tuple[int, int]:
-    """Return the bits of no message each way."""
-    return 0, 0
+def _no_messages() -> Sequence[tuple[int, int]]:
+    """Return the bits of the messages of no client."""
+    return []
 
 
 def _no_optimizer_state() -> OptimizerState:
@@ -156,7 +156,7 @@ class Federation:
         gather: Returns the object of every process, in the order of ranks; call it on all of them.
         local_work: Returns the ``"samples"`` that each client's local training goes through, or its ``"steps"``
             (batches), shape ``(K,)``.
-        message_bits: Returns the bits of a message to a client and of its answer.
+        message_bits: Returns, for each client, the bits of a message to it and of its answer.
         optimizer_state: Returns what a client's optimizers hold before its first step; ``ValueError`` if they hold more
             than vectors can.
         replicates: Whether every process keeps the vectors of all clients.
@@ -175,7 +175,7 @@ class Federation:
     sum_over_ranks: Callable[[Tensor], Tensor] = _sum_alone
     gather: Callable[[Any], list[Any]] = _gather_alone
     local_work: Callable[[str], Sequence[int]] = _no_local_work
-    message_bits: Callable[[], tuple[int, int]] = _no_messages
+    message_bits: Callable[[], Sequence[tuple[int, int]]] = _no_messages
     optimizer_state: Callable[[], OptimizerState] = _no_optimizer_state
     replicates: bool = False
     max_rounds: int | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -19,6 +19,23 @@ from fl_lightning.parts.messages import Payload
 Patterns = str | Sequence[str]
 
 _NORMALISATIONS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of a module: a submodule with tensors of its own, or one without submodules.
+
+    Attributes:
+        name: Its name, empty for the module itself.
+        kind: The name of its class in torch, such as ``"Linear"``; empty for other classes, also those derived from it.
+        tensors: The names in the model of its parameters and buffers, by its own names of them, such as ``"weight"``.
+        groups: Groups of a convolution or of GroupNorm; 1 for other layers.
+    """
+
+    name: str
+    kind: str
+    tensors: Mapping[str, str]
+    groups: int = 1
 
 
 @dataclass(frozen=True)
@@ -37,6 +54,7 @@ class Layout:
         shared_names: All names of the tensors that have several, by the one in ``names``: a list for each layer that
             holds the tensor, with more than one name where the layer itself has more.
         normalisation: Names of the module's normalisation layers of torch.
+        layers: The module's layers, in the order in which they are registered.
     """
 
     names: tuple[str, ...]
@@ -45,6 +63,7 @@ class Layout:
     bits: tuple[int, ...]
     shared_names: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     normalisation: tuple[str, ...] = ()
+    layers: tuple[Layer, ...] = ()
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], num_trained: int) -> Layout:
@@ -59,7 +78,12 @@ class Layout:
         found = cls.of(tensors, num_trained)
         layers = module.named_modules()
         normalisation = tuple(name for name, layer in layers if isinstance(layer, _NORMALISATIONS))
-        return replace(found, shared_names=_find_shared_names(module, tensors), normalisation=normalisation)
+        return replace(
+            found,
+            shared_names=_find_shared_names(module, tensors),
+            normalisation=normalisation,
+            layers=tuple(_find_layers(module, tensors)),
+        )
 
     @classmethod
     def of_parameters(cls, *lengths: int) -> Layout:
@@ -198,13 +222,21 @@ class Layout:
         found = set(self.matching(patterns, argument))
         return frozenset(place for place, name in enumerate(self.trained) if name in found)
 
-    def payload(self, places: Iterable[int]) -> Payload:
-        """Return the message that holds the tensors at these places, each number as the module holds it."""
+    def payload(self, places: Iterable[int], held: Tensor | None = None) -> Payload:
+        """Return the message that holds the tensors at these places, each number as the module holds it.
+
+        Args:
+            places: Of the tensors.
+            held: Which values of the model are sent, booleans of shape ``(size,)``; all if ``None``.
+        """
+        numbers = list(self.lengths)
+        if held is not None:
+            numbers = [int(part.sum()) for part in held.split(self.lengths)]
         values = 0
         bits = 0
         for place in places:
-            values += self.lengths[place]
-            bits += self.lengths[place] * self.bits[place]
+            values += numbers[place]
+            bits += numbers[place] * self.bits[place]
         if not values or bits % values == 0:
             return Payload(values, bits // max(1, values))
         # The next smaller number is taken, so that rounding up gives the total.
@@ -214,6 +246,19 @@ class Layout:
 def tensors_by_name(module: nn.Module) -> dict[str, Tensor]:
     """Return a module's parameters and buffers by name."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _find_layers(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[Layer]:
+    """Yield a module's layers, with the names of those of its tensors that are in the model."""
+    names = {id(tensor): name for name, tensor in tensors.items()}
+    for path, part in module.named_modules():
+        own = {**part._parameters, **part._buffers}
+        if not own and any(True for _ in part.children()):
+            continue
+        known = {key: names[id(tensor)] for key, tensor in own.items() if id(tensor) in names}
+        kind = type(part).__name__ if type(part).__module__.startswith("torch.nn.") else ""
+        groups = getattr(part, "num_groups", getattr(part, "groups", 1)) if kind else 1
+        yield Layer(path, kind, known, groups)
 
 
 def _find_shared_names(module: nn.Module, names: Iterable[str]) -> dict[str, list[list[str]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -321,10 +321,10 @@ class RoundReport:
         reported: Clients whose work the server used.
         dropped: Clients that received a model and did not report.
         left_out: Clients that handed back NaN or infinite values.
-        sent: How many times the server sent its model.
-        uploads: The messages that reached it.
+        sent: To how many clients of the round the server sent its model, also those that had it already.
+        receivers: The task of each message with a model: of those clients that did not have it, and of scored ones.
+        uploads: The messages that reached it, each with its task.
         scored: Clients that received the server's model to be scored before the draw.
-        known: Those of them that were drawn, and have the model already.
         scores: The scores of clients that were scored when they trained.
         numbers: Numbers that the objective sent besides.
         arrivals: What became of each result of an asynchronous round, in the order of arrival.
@@ -334,30 +334,30 @@ class RoundReport:
     dropped: int = 0
     left_out: list[int] = field(default_factory=list)
     sent: int = 0
-    uploads: list[Payload] = field(default_factory=list)
+    receivers: list[Task] = field(default_factory=list)
+    uploads: list[tuple[Task, Payload]] = field(default_factory=list)
     scored: int = 0
-    known: int = 0
     scores: dict[int, float] = field(default_factory=dict)
     numbers: int = 0
     arrivals: list[ArrivalRecord] = field(default_factory=list)
 
-    def note(self, client: int, result: ClientResult | None, left_out: Payload) -> None:
+    def note(self, task: Task, result: ClientResult | None, left_out: Callable[[Task], Payload]) -> None:
         """Note that a client has answered.
 
         Args:
-            client: The client.
+            task: The client's task.
             result: What the server uses; ``None`` if it was invalid.
-            left_out: The message of a client whose result is left out.
+            left_out: Returns the message of a client whose result is left out.
         """
         if result is None:
-            self.left_out.append(client)
-            self.uploads.append(left_out)
+            self.left_out.append(task.client)
+            self.uploads.append((task, left_out(task)))
             return
-        self.reported.append(client)
-        self.uploads.append(result.payload)
+        self.reported.append(task.client)
+        self.uploads.append((task, result.payload))
         self.numbers += result.numbers
         if result.score is not None:
-            self.scores[client] = result.score
+            self.scores[task.client] = result.score
 
     def joined(self, reports: Iterable[RoundReport]) -> RoundReport:
         """Return the report with what all processes' reports say of their clients; the draw is that of all."""

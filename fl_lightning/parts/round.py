@@ -93,9 +93,12 @@ class Round:
         for slot, client, share in zip(slots, clients.tolist(), work, strict=False):
             tasks.append(Task(slot, client, int(sizes[client]), share, self._index, is_known=client in known))
         self.tasks = tasks
-        self.report.known = len(known)
+        sent = list(tasks)
+        for client in np.setdiff1d(drawn, clients).tolist():
+            sent.append(Task(len(sent), client, int(sizes[client]), round=self._index))
         self.report.dropped = len(drawn) - len(clients)
-        self.report.sent = self.report.dropped + len(tasks)
+        self.report.sent = len(sent)
+        self.report.receivers += [task for task in sent if task.client not in known]
 
     def _score_first(self, clients: Iterable[int], score: Score | None) -> set[int]:
         """Let clients be scored before the draw, if the sampler asks for any.
@@ -115,6 +118,7 @@ class Round:
         looks = [Task(k, k, int(sizes[k]), round=self._index, message=message) for k in scored]
         algorithm.sampler.take_scores(score(looks))
         self.report.scored = len(scored)
+        self.report.receivers += looks
         for part in walk(algorithm.chain):
             part.commit_vectors()
         return set() if is_other_model else set(scored)
@@ -172,7 +176,6 @@ class Round:
         A client that does not answer has dropped out.
         """
         report = self.report
-        left_out = self._run.server.left_out_payload
         expected = sum(1 for task in tasks if not task.phase)
         before = len(report.uploads)
         for trained in execute(tasks):
@@ -186,7 +189,7 @@ class Round:
             # No result is held here while the next client trains.
             del trained
             if not task.phase:
-                report.note(task.client, result, left_out)
+                report.note(task, result, self._run.server.left_out_payload)
             if result is not None:
                 yield result
             del result
@@ -234,7 +237,7 @@ class Round:
         result = replace(result, numbers=objective.numbers_up(result))
         if not schedule.asynchronous:
             objective.on_arrival(result.client, result.task.slot, is_used=True)
-        return exchange.upload(replace(result, payload=self._run.books.payload))
+        return exchange.upload(replace(result, payload=self._run.books.parameters(result.task)))
 
     # ---- further trainings, clients on other machines, scores ----
 

@@ -163,8 +163,8 @@ class Run:
             else:
                 part.begin_fit(replace(self.federation, replicates=circulates or id(part) in alike))
 
-    def _message_bits(self) -> tuple[int, int]:
-        """Return the bits of a message to a client and of its answer, once the exchanges have begun."""
+    def _message_bits(self) -> list[tuple[int, int]]:
+        """Return the bits of a message to each client and of its answer, once the exchanges have begun."""
         return Books(self.algorithm, self.federation, self._travels).message_bits()
 
     def _travels(self, name: str) -> bool:

@@ -9,7 +9,7 @@ FedAvg's, in a round of two clients::
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from fl_lightning.parts.aggregations.means import MeanAggregation, RunningMean
 from fl_lightning.parts.exchanges.base import Exchange
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.kept import States
-from fl_lightning.parts.messages import ClientResult, Payload, same_values
+from fl_lightning.parts.messages import ClientResult, Payload, Task, same_values
 from fl_lightning.parts.servers.base import ServerOptimizer
 from fl_lightning.vectors import checked_vector, sum_dtype
 
@@ -33,7 +33,7 @@ class Server(States):
         exchange: What travels.
         aggregation: Merges results.
         optimizer: Moves the model to what they merge into.
-        left_out_payload: The message of a client whose result is left out.
+        left_out_payload: Returns the message of a task's client whose result is left out.
 
     Attributes:
         model: The server's model w_t, shape ``(size,)``: parameters first, then buffers.
@@ -48,7 +48,7 @@ class Server(States):
         exchange: Exchange,
         aggregation: Aggregation,
         optimizer: ServerOptimizer,
-        left_out_payload: Payload,
+        left_out_payload: Callable[[Task], Payload],
     ) -> None:
         self.federation = federation
         self.left_out_payload = left_out_payload

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.kept import States
-from fl_lightning.parts.messages import Payload, RoundReport, Traffic
+from fl_lightning.parts.messages import Payload, RoundReport, Task, Traffic
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
@@ -23,7 +23,6 @@ class Books(States):
 
     Attributes:
         payload: The message with all parameters that travel, uncompressed.
-        left_out: The message of a client whose result is left out.
         traffic: Everything that was sent since the fit began.
     """
 
@@ -32,26 +31,40 @@ class Books(States):
         self.federation = federation
         self._travels = travels
         self.payload = self._message(range(federation.layout.num_trained))
-        self.left_out = algorithm.chain.payload_up(self.payload)
         self.traffic: Traffic
         self.add_state("traffic", Traffic())
 
-    def _message(self, places: Iterable[int]) -> Payload:
-        """Return the message of those of the model's tensors that travel."""
+    def _message(self, places: Iterable[int], task: Task | None = None) -> Payload:
+        """Return the message of those of the model's tensors that travel, as far as a task's client holds them."""
         layout = self.federation.layout
-        return layout.payload(place for place in places if self._travels(layout.names[place]))
+        held = None if task is None else self._algorithm.chain.held(task)
+        return layout.payload((place for place in places if self._travels(layout.names[place])), held)
 
-    def message_bits(self) -> tuple[int, int]:
-        """Return the bits of a message to a client and of its answer, with all buffers that travel.
+    def parameters(self, task: Task) -> Payload:
+        """Return the message with all parameters that travel to or from a task's client, uncompressed."""
+        if self._algorithm.chain.held(task) is None:
+            return self.payload
+        return self._message(range(self.federation.layout.num_trained), task)
+
+    def left_out(self, task: Task) -> Payload:
+        """Return the message of a task's client whose result is left out."""
+        return self._algorithm.chain.payload_up(self.parameters(task))
+
+    def message_bits(self) -> list[tuple[int, int]]:
+        """Return, for each client, the bits of a message to it and of its answer, with all buffers that travel.
 
         Which buffers training changes, and so :meth:`count` counts, is known only when clients have trained.
         """
         layout = self.federation.layout
-        buffers = self._message(range(layout.num_trained, len(layout.names)))
         further_vectors = self._algorithm.objective.vectors_sent - 1
-        besides = buffers.bits + further_vectors * self.payload.bits
-        down = self._algorithm.chain.payload_down(self.payload)
-        return down.bits + besides, self.left_out.bits + besides
+        found: list[tuple[int, int]] = []
+        for client, size in enumerate(self.federation.sizes.tolist()):
+            task = Task(client, client, size)
+            buffers = self._message(range(layout.num_trained, len(layout.names)), task)
+            besides = buffers.bits + further_vectors * self.payload.bits
+            down = self._algorithm.chain.payload_down(self.parameters(task), task)
+            found.append((down.bits + besides, self.left_out(task).bits + besides))
+        return found
 
     def count(self, report: RoundReport, changing: Iterable[str]) -> None:
         """Add the messages of a round.
@@ -66,17 +79,22 @@ class Books(States):
         schedule = self._algorithm.schedule
         sampler = self._algorithm.sampler
         names = list(self.federation.layout.names)
-        buffers = self._message(sorted(names.index(name) for name in changing))
+        places = sorted(names.index(name) for name in changing)
+        buffers = self._message(places)
 
         # Each client of the round gets a model, unless it was scored with it before the draw. So does each client that
         # was scored, and the schedule may send further models.
-        models = report.sent + report.scored - report.known + schedule.further_models(report.sent)
+        further_models = schedule.further_models(report.sent)
+        models = len(report.receivers) + further_models
         reported = len(report.uploads)
-        traffic.send_down(exchange.payload_down(self.payload), models)
-        traffic.send_down(buffers, models)
-        for upload in report.uploads:
+        for task in report.receivers:
+            traffic.send_down(exchange.payload_down(self.parameters(task), task))
+            traffic.send_down(self._message(places, task))
+        traffic.send_down(exchange.payload_down(self.payload), further_models)
+        traffic.send_down(buffers, further_models)
+        for task, upload in report.uploads:
             traffic.send_up(upload)
-        traffic.send_up(buffers, reported)
+            traffic.send_up(self._message(places, task))
 
         # Some objectives send further vectors of the model's length, such as control variates, uncompressed.
         further_vectors = objective.vectors_sent - 1

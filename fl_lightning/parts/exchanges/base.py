@@ -106,8 +106,20 @@ class Exchange(Part):
         """Return whether clients keep values of their own of the named parameter or buffer, from round to round."""
         return False
 
-    def payload_down(self, payload: Payload) -> Payload:
-        """Return what the server sends to one client, given what it would send of the parameters otherwise."""
+    def held(self, task: Task) -> Tensor | None:
+        """Return which values of the model the task's client holds, booleans of shape ``(size,)``; ``None`` for all.
+
+        All others are 0 in the model that it receives and in the one that it sends, and do not travel.
+        """
+        return None
+
+    def payload_down(self, payload: Payload, task: Task | None = None) -> Payload:
+        """Return what the server sends to one client, given what it would send of the parameters otherwise.
+
+        Args:
+            payload: What it would send.
+            task: The client's task; ``None`` for a message to any client.
+        """
         return payload
 
     def payload_up(self, payload: Payload) -> Payload:
@@ -294,9 +306,17 @@ class Chain(Exchange):
         return any(member.shares_nothing for member in self.members)
 
     @override
-    def payload_down(self, payload: Payload) -> Payload:
+    def held(self, task: Task) -> Tensor | None:
+        for member in self.members:
+            held = member.held(task)
+            if held is not None:
+                return held
+        return None
+
+    @override
+    def payload_down(self, payload: Payload, task: Task | None = None) -> Payload:
         for member in reversed(self.members):
-            payload = member.payload_down(payload)
+            payload = member.payload_down(payload, task)
         return payload
 
     @override

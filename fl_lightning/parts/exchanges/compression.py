@@ -164,7 +164,7 @@ class Compressor(Exchange, ABC):
         return self.with_sent_update(result, sent, self.encoded(result.payload))
 
     @override
-    def payload_down(self, payload: Payload) -> Payload:
+    def payload_down(self, payload: Payload, task: Task | None = None) -> Payload:
         return self.encoded(payload) if self.link == "down" else payload
 
     @override

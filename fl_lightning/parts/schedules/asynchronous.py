@@ -187,7 +187,6 @@ class Asynchronous(Schedule):
     @override
     def play(self, tasks: Sequence[Task], server: Server) -> Play:
         """Let results arrive until the round has as many as clients usually train."""
-        sent = self.clients.num_sent
         for _ in range(self.cohort_size):
             flight = self._next_arrival(server)
             if flight.task.slot not in self.results:
@@ -200,7 +199,8 @@ class Asynchronous(Schedule):
             self._arrive(flight, server)
         if self.flush_rounds:
             self._move(server)
-        self.report.sent += self.clients.num_sent - sent
+        self.report.sent += len(self.clients.sent_in_round)
+        self.report.receivers += self.clients.sent_in_round
         return server.model
 
     @override
@@ -275,11 +275,11 @@ class Asynchronous(Schedule):
         moved = False
         if result is None:
             outcome = "invalid"
-            self.report.uploads.append(server.left_out_payload)
+            self.report.uploads.append((flight.task, server.left_out_payload(flight.task)))
             self.report.left_out.append(client)
         else:
             outcome = "used" if self._admits(client, staleness) else "rejected"
-            self.report.uploads.append(result.payload)
+            self.report.uploads.append((flight.task, result.payload))
             self.report.numbers += result.numbers
         if result is not None and outcome == "used":
             self.report.reported.append(client)
@@ -319,7 +319,10 @@ class Asynchronous(Schedule):
             change = torch.linalg.vector_norm(now - before)
             if change > self.broadcast_threshold * torch.linalg.vector_norm(before):
                 self.broadcasts += 1
-                self.report.sent += self.federation.num_clients
+                sizes = self.federation.sizes.tolist()
+                everyone = [Task(client, client, size, round=self.round) for client, size in enumerate(sizes)]
+                self.report.sent += len(everyone)
+                self.report.receivers += everyone
         waiting = self.waiting
         self.buffer = []
         self.waiting = []

@@ -114,7 +114,9 @@ class ClientsAtWork(Part):
     @override
     def on_round_start(self, round_index: int) -> None:
         self.rng = numpy_generator(self.federation.seed, Stream.SAMPLING, round_index)
-        self._sent_in_round: Counter[int] = Counter()
+        self._repetitions: Counter[int] = Counter()
+        #: The tasks for which the server sent its model in the round.
+        self.sent_in_round: list[Task] = []
 
     @property
     def most_at_once(self) -> int:
@@ -241,11 +243,12 @@ class ClientsAtWork(Part):
     def begin(self, client: int, model: Tensor, stamp: int, due: int, is_lost: bool = False) -> None:
         """Let a client begin now to work on a model; the arguments are those of :class:`Flight`."""
         flight = Flight(self._task(client), model, stamp, self.now, due, is_lost)
+        self.sent_in_round.append(flight.task)
         self.num_sent += 1
         self.flights[flight.task.slot] = flight
         heapq.heappush(self.events, flight.turn)
 
     def _task(self, client: int) -> Task:
-        repetition = self._sent_in_round[client]
-        self._sent_in_round[client] += 1
+        repetition = self._repetitions[client]
+        self._repetitions[client] += 1
         return Task(self.num_sent, client, int(self.federation.sizes[client]), None, self.round, repetition)
