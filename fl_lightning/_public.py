@@ -35,6 +35,7 @@ from fl_lightning.algorithms.personal import (
 from fl_lightning.algorithms.qfedavg import QFedAvg
 from fl_lightning.algorithms.radfed import RADFed
 from fl_lightning.algorithms.scaffold import Scaffold
+from fl_lightning.algorithms.sub_models import FjORD, HeteroFL
 from fl_lightning.algorithms.versions import __version__ as __version__
 from fl_lightning.callbacks import (
     ClientMetrics,
@@ -110,7 +111,9 @@ __all__ = [
     "FederatedCheckpoint",
     "FederatedDataModule",
     "FederatedLoop",
+    "FjORD",
     "FrozenPrefixCache",
+    "HeteroFL",
     "HierFAVG",
     "ImportanceSampler",
     "LGFedAvg",

@@ -28,7 +28,8 @@ def test_arguments_of_base_classes_are_shown_and_taken() -> None:
         shown = inspect.signature(cls).parameters
         assert {"clients_per_round", "local_epochs", "executor", "seed", "exchange"} <= set(shown), name
         given = {key: p.default for key, p in shown.items() if p.default is not p.empty}
-        given |= {key: "a" if key == "pattern" else 2 for key in shown if key not in given}
+        needed = {"pattern": "a", "widths": [1.0]}
+        given |= {key: needed.get(key, 2) for key in shown if key not in given}
         cls(**given)
     assert {"batch_size", "split", "shuffle"} <= set(inspect.signature(CIFAR10DataModule).parameters)
     assert [*inspect.signature(DirichletPartitioner(5, 0.3)).parameters] == ["labels"]

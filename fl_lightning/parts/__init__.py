@@ -4,6 +4,7 @@ from fl_lightning.parts.aggregations.adapters import AdapterMean
 from fl_lightning.parts.aggregations.base import Aggregation
 from fl_lightning.parts.aggregations.extrapolated import ExtrapolatedMean
 from fl_lightning.parts.aggregations.fair import FairMean
+from fl_lightning.parts.aggregations.holders import HolderMean
 from fl_lightning.parts.aggregations.means import CurrentMean, MeanAggregation, RunningMean, StaleMean, WeightedMean
 from fl_lightning.parts.aggregations.normalized import NormalizedMean
 from fl_lightning.parts.aggregations.remembered import RememberedUpdates
@@ -39,10 +40,12 @@ from fl_lightning.parts.exchanges.base import Exchange
 from fl_lightning.parts.exchanges.buffers import BufferExchange
 from fl_lightning.parts.exchanges.clip import Clip
 from fl_lightning.parts.exchanges.compression import QSGD, Compressor, LowRank, RandomK, SignSGD, TopK
+from fl_lightning.parts.exchanges.partial import AdapterRanks, PartialModel, Span
 from fl_lightning.parts.exchanges.personal import PersonalParameters
 from fl_lightning.parts.exchanges.privacy.client_level import DifferentialPrivacy
 from fl_lightning.parts.exchanges.privacy.local import LocalDifferentialPrivacy
 from fl_lightning.parts.exchanges.privacy.secure import SecureAggregation
+from fl_lightning.parts.exchanges.sub_models import SubModels
 from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
 from fl_lightning.parts.layout import Layout
 from fl_lightning.parts.messages import (
@@ -60,6 +63,7 @@ from fl_lightning.parts.objectives.control_variates import ControlVariates
 from fl_lightning.parts.objectives.corrections import ChangedLoss, Correction, Passes, Term, Walk
 from fl_lightning.parts.objectives.dynamic import DynamicRegularizer
 from fl_lightning.parts.objectives.frozen import Frozen
+from fl_lightning.parts.objectives.held import HeldGradients, OrderedDropout
 from fl_lightning.parts.objectives.losses import (
     CalibratedLogits,
     Decorrelation,
@@ -105,6 +109,7 @@ __all__ = [
     "ALittleIsEnough",
     "ActiveSampler",
     "AdapterMean",
+    "AdapterRanks",
     "Adaptive",
     "AdaptiveStart",
     "Aggregation",
@@ -145,7 +150,9 @@ __all__ = [
     "GeometricMedian",
     "GradientFirst",
     "GroupSampler",
+    "HeldGradients",
     "Hierarchical",
+    "HolderMean",
     "ImportanceSampler",
     "InnerProductManipulation",
     "Krum",
@@ -170,7 +177,9 @@ __all__ = [
     "NormalizedMean",
     "NotTrueDistillation",
     "Oort",
+    "OrderedDropout",
     "Part",
+    "PartialModel",
     "Participation",
     "Passes",
     "Payload",
@@ -198,9 +207,11 @@ __all__ = [
     "SharpnessAware",
     "SignFlipping",
     "SignSGD",
+    "Span",
     "StaleMean",
     "StalenessMixing",
     "StalenessWeightedDeltas",
+    "SubModels",
     "Synchronous",
     "Task",
     "Term",

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 from torch import Tensor
 
 from fl_lightning.parts.messages import ClientResult, RoundReport, Task, Upload, same_values

@@ -223,6 +223,11 @@ KINDS: dict[str, Kind] = {
     "credits": only(3, [3, 1], None, wrong=(0, "x", [0], 1.5)),
     "TorchServer.optimizer": only(torch.optim.AdamW, wrong=(3, "AdamW", None)),
     "trim": only(0, 2, np.int64(1), 0.25, wrong=(-1, 0.5, NAN, "x", None, True, torch.tensor(1))),
+    "widths": only([1.0, 0.5], (1,), np.array([0.5]), wrong=(0.5, "a", [], [0.0], [1.5], [NAN], [None], None)),
+    "AdapterRanks.ranks": only([2, 1], np.array([4]), wrong=(2, "a", [], [0], [1.5], [None], None)),
+    "HeteroFL.hidden SubModels.hidden": only({"a": 0}, {}, None, wrong=(3, "a", ["a"])),
+    "HeteroFL.inputs FjORD.inputs SubModels.inputs outputs whole": only("head", ["a"], None, wrong=(3, "", [""])),
+    "partial": only(parts.SubModels([0.5]), wrong=(3, "x", None, parts.SubModels, fl.Clip(1.0))),
     "val_fold": replace(COUNT, right=(1, np.int64(3), None)),
     "values": only([1.0, 2.0], np.arange(3), wrong=(3, "x", [NAN], [[1.0]], None)),
     "x": only(X, wrong=(3, None, X.numpy())),
@@ -245,6 +250,8 @@ REFUSED = {
     "RADFed": "participation",
     "QFedAvg": "aggregation",
     "IFCA": "aggregation",
+    "HeteroFL": "aggregation",
+    "FjORD": "aggregation",
 }
 #: An object for each class that arguments are of.
 OBJECTS = (

@@ -98,6 +98,8 @@ STACKED: dict[str, Make] = {
     "QFedAvg": lambda **k: fl.QFedAvg(0.5, 4, **k),
     "FedExP": lambda **k: fl.FedExP(4, epsilon=1e-6, **k),
     "MIFA": lambda **k: fl.MIFA(4, **k),
+    "HeteroFL": lambda **k: fl.HeteroFL([1.0, 0.5], 4, **k),
+    "HeteroFL-drawn": lambda **k: fl.HeteroFL([1.0, 0.5], 4, drawn=True, weighting="samples", **k),
     "FedAvgM": lambda **k: fl.FedAvgM(0.9, clients_per_round=4, **k),
     "FedAdagrad": lambda **k: fl.FedAdagrad(clients_per_round=4, **k),
     "FedAdam": lambda **k: fl.FedAdam(clients_per_round=4, bias_correction=True, **k),

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from contracts.referee.fitting import Training, rows
-from contracts.referee.module import BATCH_SIZE, LR, SIZES, TRAIN, State, forward
+from contracts.referee.module import BATCH_SIZE, LR, SIZES, TRAIN, WIDTH, State, forward
 from contracts.referee.rounds import SGD, SPEEDS, Loss, MustRefuse, Referee, Report, copy, flat, mean, unflat
 from torch import Tensor
 from torch.nn import functional as F
 
 import fl_lightning as fl
 from fl_lightning import parts
+from fl_lightning.seeding import Stream, torch_generator
 
 HEAD = ("head",)
 MU = 0.7
@@ -743,6 +744,122 @@ class MimicLite(Mimic):
     passes = 1
 
 
+class Narrow(Referee):
+    """HeteroFL, eq. (91), (94): clients train small networks, and values are means over the clients that have them."""
+
+    widths = (1.0, 0.5, 0.75)
+    #: The dimensions of hidden units.
+    shrinking: ClassVar[Mapping[str, int]] = {
+        "body.weight": 0,
+        "body.bias": 0,
+        "norm.weight": 0,
+        "norm.bias": 0,
+        "norm.running_mean": 0,
+        "norm.running_var": 0,
+        "centre": 0,
+        "head.weight": 1,
+    }
+
+    def weight(self, client: int) -> float:
+        return 1.0
+
+    def cut(self, state: State, width: float) -> State:
+        """Return the leading units of a model, as tensors that are really smaller."""
+        small = copy(state)
+        for name, dim in self.shrinking.items():
+            if name in state:
+                small[name] = state[name].narrow(dim, 0, math.ceil(width * WIDTH)).clone()
+        return small
+
+    def padded(self, state: State, value: float) -> State:
+        """Return a small model as a large one, with a value in the new places."""
+        large = {}
+        for name, tensor in state.items():
+            large[name] = torch.full_like(self.first[name], value)
+            large[name][tuple(slice(size) for size in tensor.shape)] = tensor
+        return large
+
+    def width(self, client: int) -> float:
+        return self.widths[client % len(self.widths)]
+
+    def count(self, names: Sequence[str]) -> int:
+        small = self.cut(self.first, self.width(self.at))
+        return sum(small[name].numel() for name in names)
+
+    def receive(self, client: int, model: State | None = None, link: int = 0) -> State:
+        self.at = client
+        received = super().receive(client, model, link)
+        if client in self.received:
+            self.received[client] = self.cut(self.received[client], self.width(client))
+        return self.cut(received, self.width(client))
+
+    def send(self, client: int, received: State, trained: State) -> State:
+        self.at = client
+        return super().send(client, received, trained)
+
+    def average(self, reports: list[Report], weights: Sequence[float] | None = None) -> State:
+        merged = copy(self.server)
+        for name in self.travels + self.buffers:
+            total: Any = 0.0
+            shares: Any = 0.0
+            for report in reports:
+                sent = {name: report.sent[name]}
+                weight = self.weight(report.client)
+                total = total + weight * self.padded(sent, 0.0)[name].double()
+                present = {name: torch.ones_like(sent[name])}
+                shares = shares + weight * self.padded(present, 0.0)[name].double()
+            value = torch.where(shares > 0, total / shares.clamp(min=1e-9), merged[name].double())
+            if not merged[name].is_floating_point():
+                value = value.round().to(merged[name].dtype)
+            merged[name] = value
+        return merged
+
+    def shown(self) -> State:
+        small = self.values
+        self.values = {client: self.padded(values, 0.0) for client, values in small.items()}
+        shown = super().shown()
+        self.values = small
+        return shown
+
+    def own_model(self, client: int) -> State:
+        return self.cut(super().own_model(client), self.width(client))
+
+
+class OrderedSteps(Narrow):
+    """FjORD, eq. (93), (94): each step has the gradient of a width that is drawn up to the client's own."""
+
+    def weight(self, client: int) -> float:
+        return float(SIZES[client])
+
+    def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
+        state = copy(received)
+        optimizer = self.optimizer_of(training)
+        rates = self.rates(training, len(training.batches))
+        widths = [width for width in self.widths if width <= self.width(training.client)]
+        seeds = [training.round, training.client] + [training.repetition] * (training.repetition > 0)
+        generator = torch_generator(1, Stream.PARTS, *seeds)
+        for places, lr in zip(training.batches, rates, strict=True):
+            width = widths[int(torch.randint(len(widths), (), generator=generator))]
+            small = self.cut(state, width)
+            gradient, _ = self.gradient(small, *rows(training.client, places), self.trained)
+            optimizer.step(state, self.cut(self.padded(gradient, 0.0), self.width(training.client)), lr)
+        return state, rates
+
+
+class NarrowWithCentre(fl.HeteroFL):
+    """HeteroFL that knows of the module's own buffer."""
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if hasattr(pl_module, "centre"):
+            self.algorithm.objective.partial.hidden = {"centre": 0}
+        super().setup(trainer, pl_module, stage)
+
+
+def narrow_parts(objective: Any, weighting: Any) -> dict[str, Any]:
+    held = parts.SubModels(Narrow.widths)
+    return {"exchange": [held], "objective": objective(held), "aggregation": parts.HolderMean(held, weighting)}
+
+
 class ServerSteps(Referee):
     """FedAvg whose server takes a step along the mean's difference."""
 
@@ -1008,6 +1125,16 @@ METHODS: dict[str, Method] = {
         lambda: {"aggregation": parts.ExtrapolatedMean(Extrapolated.epsilon)},
     ),
     "MIFA": Method(fl.MIFA, Remembered),
+    "HeteroFL": Method(
+        lambda **k: NarrowWithCentre(Narrow.widths, **k),
+        Narrow,
+        lambda: narrow_parts(parts.HeldGradients, "uniform"),
+    ),
+    "FjORD": Method(
+        lambda **k: fl.FjORD(Narrow.widths, **k),
+        OrderedSteps,
+        lambda: narrow_parts(parts.OrderedDropout, "samples"),
+    ),
     "DiLoCo": Method(
         lambda **k: fl.DiLoCo(**{"local_steps": None, "continue_epochs": False, **k}),
         Outer,
