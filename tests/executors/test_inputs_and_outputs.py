@@ -404,6 +404,45 @@ def test_an_assertion_of_one_client_is_raised_as_alone() -> None:
         fit(AssertsOfOneClient, "vectorized")
 
 
+class RaisesForNan(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        if torch.isnan(loss):
+            print(f"batch {batch_idx}")
+            raise ValueError("the loss is NaN")
+        if not math.isfinite(loss.item()):
+            raise ValueError("the loss is infinite")
+        return loss
+
+
+class ReturnsNothingForSome(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        loss = super().training_step(batch, batch_idx)
+        if batch[0].max() > 2.2:
+            return None
+        return loss
+
+
+class RaisesForOneClient(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        if (batch[0] > 2.2).any():
+            raise ValueError("too large")
+        return super().training_step(batch, batch_idx)
+
+
+def test_a_step_that_raises_for_bad_values_is_stacked() -> None:
+    assert ends_alike(RaisesForNan) is None
+
+
+def test_a_step_that_returns_nothing_for_some_batches_trains_one_after_the_other() -> None:
+    assert "returns nothing" in str(ends_alike(ReturnsNothingForSome))
+
+
+def test_an_error_of_one_client_is_raised_as_alone() -> None:
+    with pytest.raises(ValueError, match="too large"):
+        fit(RaisesForOneClient, "vectorized")
+
+
 class SelectsByMask(Kept):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         losses = F.cross_entropy(self.layers(batch[0]), batch[1], reduction="none")

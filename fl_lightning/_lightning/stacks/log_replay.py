@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from torchmetrics import MeanAbsoluteError, MeanSquaredError, Metric, MetricCollection
 from torchmetrics.classification import MulticlassConfusionMatrix, MulticlassStatScores
 
+from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.loops.client_loop import ClientLoop
 from fl_lightning._lightning.loops.hooks import enter_fx
@@ -50,6 +51,12 @@ class Journal:
     def add(self, entry: Entry) -> None:
         """Keep the values of some clients."""
         self._entries.append(entry)
+
+    def check_conditions(self) -> None:
+        """Raise ``CannotVectorize`` if something that a step asserts is not true."""
+        found = [entry.tensors[place].all() for entry in self._entries for place in entry.logged.conditions]
+        if found and not bool(torch.stack(found).all()):
+            raise CannotVectorize("`training_step` raises an error, or returns nothing, for some batches of a client")
 
     def tell(self, loop: ClientLoop, seed: Callable[[int], None]) -> None:
         """Tell Lightning everything: metric objects first, then each number, then the values of single steps.

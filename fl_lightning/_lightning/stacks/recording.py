@@ -205,10 +205,17 @@ class TensorPlace:
 
 @dataclass
 class Logged:
-    """The calls of ``self.log`` and of metric objects in one ``training_step``, without their tensors."""
+    """The calls of ``self.log`` and of metric objects in one ``training_step``, without their tensors.
+
+    Attributes:
+        calls: Those of ``self.log``.
+        metric_calls: Those of metric objects, and of what else is told.
+        conditions: The places of what must be true among the step's tensors.
+    """
 
     calls: list[LogCall] = field(default_factory=list)
     metric_calls: list[MetricCall] = field(default_factory=list)
+    conditions: list[int] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -278,7 +285,8 @@ class Entry:
                 if isinstance(leaf, TensorPlace):
                     leaves[place] = replace(leaf, place=leaf.place + first)
             metric_calls.append(replace(metric_call, leaves=leaves))
-        return replace(self, logged=Logged(calls, metric_calls), tensors=[*self.tensors, *tensors])
+        conditions = [*self.logged.conditions, *[place + first for place in logged.conditions]]
+        return replace(self, logged=Logged(calls, metric_calls, conditions), tensors=[*self.tensors, *tensors])
 
     def batch_sizes(self) -> Sequence[int]:
         """Return each client's batch size."""

@@ -43,6 +43,7 @@ from fl_lightning._lightning.stacks.stacked_loop import StackedLoop
 from fl_lightning._lightning.stacks.watching import WatchedTrainer
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.compiler.causes import cause_of, changes, effects_of, errors_of_step
+from fl_lightning.executors.compiler.conditions import conditions_as_outputs
 from fl_lightning.executors.compiler.dependence import Dependence
 from fl_lightning.executors.compiler.graph import Place, StackedGraph
 from fl_lightning.executors.compiler.kept import WatchedContainers, is_of_watched
@@ -460,6 +461,7 @@ class CapturedStep:
             self._containers.noting(),
             self.listeners.noting(keeps_numbers=self._texts_keep_numbers),
             functions_for_capture(),
+            conditions_as_outputs(),
             self._trainer.watched(self._steps_so_far),
             self._hidden_counters(),
             self._context(),

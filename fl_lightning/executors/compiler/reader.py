@@ -69,13 +69,15 @@ class Reader:
         self._values_of_metrics: dict[Any, BatchValue] = {}
         self._kept_nodes: list[fx.Node] = []
         outputs: Any = self.graph.graph_copy(source, {})
-        notes = [node for node in self.graph.nodes if node.target in NOTES or node.target is Text]
+        notes = [node for node in self.graph.nodes if node.target in (*NOTES, Text, torch._assert_async)]
         for node in notes:
             with self.graph.inserting_before(node):
                 if node.target is logged:
                     self._read_log(*node.args)
                 elif node.target is part_of_value:
                     self._read_part(node)
+                elif node.target is torch._assert_async:
+                    self.logged.conditions.append(self._keep(node.args[0]))
                 elif node.target is not Text:
                     self._read_metric_call(node)
         # Notes use each other's values: the last goes first.

@@ -45,6 +45,8 @@ _LINEAR = {
     *_SHIFTS,
     *("neg", "mul", "detach", "item", "float", "double", "to", "view", "reshape", "squeeze", "clone"),
 }
+#: Questions about a mean, or a sum, which a step gives up by.
+_QUESTIONS = {"isnan", "isinf", "isfinite", "logical_not"}
 #: Functions whose arguments say the shape of what they return.
 _SHAPED = {"view", "reshape", "expand", "unflatten"}
 
@@ -124,6 +126,8 @@ class _Kinds:
         if node.target in NOTES:
             self._check_note(node, given)
             return _OTHER
+        if node.target is torch._assert_async:
+            return _OTHER
         if _MEAN in given or _SUM in given:
             return self._of_means(node, given)
         if self._rows.makes_rows(node):
@@ -157,7 +161,7 @@ class _Kinds:
     def _of_means(self, node: fx.Node, given: set[str]) -> str:
         """Return what a linear function of means, or of sums, is."""
         name = name_of(node)
-        if _SAMPLES in given or {_MEAN, _SUM} <= given or name not in _LINEAR:
+        if _SAMPLES in given or {_MEAN, _SUM} <= given or name not in _LINEAR | _QUESTIONS:
             raise NotOfSamples
         kind = _SUM if _SUM in given else _MEAN
         means = [own for own in nodes_given(node) if self.of[own] is kind]

@@ -5,7 +5,7 @@ and ``padding_idx`` is that of the first client. Where several values are the la
 gradient. The gradient of ``select_scatter`` is another. On a CPU ``dropout`` draws in the order of indices, where
 alone it draws in the order of the tensor's memory. ``gaussian_nll_loss`` looks for negative variances, by which it
 would decide for all clients. A tensor that is no client's is filled with one client's random numbers. And
-``lstm_cell``, ``normalize`` with ``out=``, a user's ``autograd.Function`` and ``assert`` cannot be mapped.
+``lstm_cell``, ``normalize`` with ``out=``, a user's ``autograd.Function`` cannot be mapped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ def replace_unmapped(graph: fx.Graph) -> bool:
         Whether the graph has got one more input: a zero of each client.
     """
     zeros: fx.Node | None = None
-    output: Any = graph.output_node()
     for node in list(graph.nodes):
         if node.op not in ("call_function", "call_method"):
             continue
@@ -46,13 +45,6 @@ def replace_unmapped(graph: fx.Graph) -> bool:
             function = getattr(Tensor, function, None)
         name = getattr(function, "__name__", "")
         if name.removesuffix(".default") in _CHECKS:
-            graph.erase_node(node)
-            continue
-        if function is torch._assert_async:
-            # The loss depends on it, so that it is looked at in each step.
-            with graph.inserting_before(output):
-                loss, *kept = output.args[0]
-                output.args = ((graph.call_function(_asserted, (loss, node.args[0])), *kept),)
             graph.erase_node(node)
             continue
         if name in _LEVELS:
@@ -133,13 +125,6 @@ def _as_pair(one: Any, other: Any) -> tuple[Tensor, Tensor]:
 
 def _number_tensor(number: Any) -> Tensor:
     return torch.scalar_tensor(number, dtype=torch.float64 if isinstance(number, float) else torch.int64)
-
-
-def _asserted(loss: Tensor, holds: Tensor) -> Tensor:
-    """Return a loss as it is; raise an error if something does not hold, upon which the client trains alone."""
-    # The index 1 of one value is an error.
-    place = holds.detach().logical_not().long().reshape(1)
-    return loss + loss.new_zeros(1).gather(0, place).sum().reshape(loss.shape)
 
 
 def _as_tensor(value: Any, **options: Any) -> Tensor:

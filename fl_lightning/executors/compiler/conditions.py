@@ -1,0 +1,118 @@
+"""Conditions under which a step gives up, which are outputs of its graph and looked at when the stack has been trained.
+
+Dynamo captures ``assert condition`` as a node of the graph. While a step is captured, so does it this, and goes on after
+it::
+
+    if torch.isnan(loss):
+        raise ValueError("the loss is NaN")      # _assert_async(logical_not(isnan(loss)))
+
+and, in the place of ``raise``, ``return`` without a value. If a condition does not hold for a client, the stack is
+thrown away, and its clients train one after the other, where the step itself raises.
+"""
+
+from __future__ import annotations
+
+import dis
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+from torch._dynamo.variables import TensorVariable
+from torch.fx.experimental.symbolic_shapes import has_static_value
+
+#: By a name of its own, so that guards tell it from a question of the user's step.
+_is_captured = torch.compiler.is_dynamo_compiling
+#: What Python calls jumps that are made if a value is false, and if it is true.
+_IF_FALSE = ("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE")
+_IF_TRUE = ("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE")
+_RETURNS = {"RETURN_VALUE", "RETURN_CONST"}
+
+#: Of `math`, the questions that a step asks about a number.
+_QUESTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "isnan": torch.isnan,
+    "isinf": torch.isinf,
+    "isfinite": torch.isfinite,
+}
+
+
+@contextmanager
+def conditions_as_outputs() -> Iterator[None]:
+    """Let a step that is captured go on where Python would raise an error, or return nothing, by a tensor's value."""
+    tables = [kind.__dict__["dispatch_table"] for kind in _translators(InstructionTranslatorBase)]
+    before = [list(table) for table in tables]
+    usual_questions = {name: getattr(math, name) for name in _QUESTIONS}
+    for table in tables:
+        for name in (*_IF_FALSE, *_IF_TRUE):
+            if name in dis.opmap:
+                place = dis.opmap[name]
+                table[place] = _jump(table[place], if_true=name in _IF_TRUE)
+    for name, question in _QUESTIONS.items():
+        setattr(math, name, _question(usual_questions[name], question))
+    try:
+        yield
+    finally:
+        for table, usual in zip(tables, before, strict=True):
+            table[:] = usual
+        for name, usual_question in usual_questions.items():
+            setattr(math, name, usual_question)
+
+
+def _translators(kind: type) -> list[type]:
+    """Return Dynamo's classes that translate Python, each of which has a table of its own."""
+    found = [kind]
+    for child in kind.__subclasses__():
+        found += _translators(child)
+    return found
+
+
+def _jump(usual: Callable[[Any, Any], None], *, if_true: bool) -> Callable[[Any, Any], None]:
+    """Return what translates a jump.
+
+    Args:
+        usual: What usually does.
+        if_true: Whether it jumps if the value is true, and otherwise if it is false.
+    """
+
+    def translate(translator: Any, instruction: Any) -> None:
+        value = translator.stack[-1]
+        if not isinstance(value, TensorVariable) or not _gives_up(translator, instruction):
+            usual(translator, instruction)
+            return
+        holds = value if if_true else value.call_method(translator, "logical_not", [], {})
+        translator.pop()
+        translator.output.create_proxy("call_function", torch._assert_async, (holds.as_proxy(), ""), {})
+        translator.jump(instruction)
+
+    return translate
+
+
+def _gives_up(translator: Any, instruction: Any) -> bool:
+    """Whether the lines that a jump passes over end by raising an error, or by returning nothing."""
+    begin = translator.instruction_pointer
+    end = translator.indexof[instruction.target]
+    passed = translator.instructions[begin:end]
+    if not passed:
+        return False
+    last = passed[-1]
+    if last.opname == "RAISE_VARARGS":
+        return True
+    if last.opname not in _RETURNS:
+        return False
+    value = passed[-2] if last.opname == "RETURN_VALUE" and len(passed) > 1 else last
+    return value.opname in ("LOAD_CONST", "RETURN_CONST") and value.argval is None
+
+
+def _question(usual: Callable[[Any], bool], of_tensor: Callable[[Tensor], Tensor]) -> Callable[[Any], Any]:
+    """Return a question about a number, which is a tensor for the numbers of tensors."""
+
+    def ask(number: Any) -> Any:
+        # PyTorch asks, too, while it captures.
+        if not _is_captured() or has_static_value(number):
+            return usual(number)
+        return of_tensor(torch.scalar_tensor(number, dtype=torch.float64))
+
+    return ask
