@@ -1,7 +1,8 @@
-"""The module's hooks on gradients see each client's own in a stack, and may change them in place."""
+"""The module's hooks on gradients, and on the models after a step, see each client's own in a stack."""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -153,3 +154,64 @@ def test_other_hooks_on_gradients_train_one_after_the_other(kind: type[Hooked], 
 
 def test_hooks_on_accumulated_gradients_train_one_after_the_other(tmp_path: Path) -> None:
     assert "one model at a time" in str(ends_alike(LogsTheNorm, tmp_path, accumulate_grad_batches=2))
+
+
+class Averages(Hooked):
+    """Follows its weights by a moving average, whose decay grows with the steps of all clients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.average = copy.deepcopy(self.layers).requires_grad_(False)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        decay = min(0.9, (1 + self.global_step) / (10 + self.global_step))
+        with torch.no_grad():
+            for mean, parameter in zip(self.average.parameters(), self.layers.parameters(), strict=True):
+                mean.mul_(decay).add_(parameter, alpha=1 - decay)
+        self.log("distance", (self.average[0].weight - self.layers[0].weight).norm())
+
+
+class ClampsItsWeights(Hooked):
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if batch_idx % 2 == 0:
+            for parameter in self.parameters():
+                parameter.data.clamp_(-0.3, 0.3)
+
+
+class AveragesUnderAdam(Averages):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.layers.parameters(), lr=0.01)
+
+
+@pytest.mark.parametrize("kind", [Averages, ClampsItsWeights, AveragesUnderAdam])
+def test_hooks_after_a_step_are_stacked(kind: type[Hooked], tmp_path: Path) -> None:
+    assert ends_alike(kind, tmp_path) is None
+
+
+class ReadsOutputs(Hooked):
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.log("again", outputs["loss"])
+
+
+class CountsBatches(Hooked):
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.kept = [len(self.kept) + 1]
+
+
+class AveragesUnderASchedule(Averages):
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.layers.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [
+        (ReadsOutputs, "`on_train_batch_end` reads `outputs`"),
+        (CountsBatches, "changes"),
+        (AveragesUnderASchedule, "overrides `on_train_batch_end`"),
+    ],
+)
+def test_other_hooks_after_a_step_train_one_after_the_other(kind: type[Hooked], cause: str, tmp_path: Path) -> None:
+    assert cause in str(ends_alike(kind, tmp_path))

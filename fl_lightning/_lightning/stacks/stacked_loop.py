@@ -35,6 +35,8 @@ bool(_TORCHMETRICS_GREATER_EQUAL_0_9_1)
 _OF_MODULE = (*STEP_HOOKS, "backward", "optimizer_step", "optimizer_zero_grad", "configure_gradient_clipping")
 #: Hooks of the module that see gradients and are captured, in their order.
 GRADIENT_HOOKS = ("on_after_backward", "on_before_optimizer_step")
+#: The module's hook that sees the models after a step, and is captured.
+AFTER_STEP = "on_train_batch_end"
 #: Lightning's own callbacks whose hooks look at counters and learning rates alone.
 _COUNTING = (Callback, ProgressBar, TQDMProgressBar, RichProgressBar, ModelCheckpoint, Timer, LearningRateMonitor)
 
@@ -75,7 +77,7 @@ class StackedLoop:
         if not optimizers[0].param_groups:
             yield f"`{name}.configure_optimizers` returns None, so Lightning steps no optimizer of the clients"
         for hook in _OF_MODULE:
-            if is_overridden(hook, module) and hook not in self.gradient_hooks:
+            if is_overridden(hook, module) and hook not in self.captured_hooks:
                 yield f"{name} overrides `{hook}`, which sees one model at a time"
         if has_own_log(module):
             yield f"{name} overrides `log`"
@@ -119,19 +121,24 @@ class StackedLoop:
             yield f'precision="{precision.precision}" scales gradients of one model (use "bf16-mixed" or "32-true")'
 
     @property
-    def gradient_hooks(self) -> list[str]:
-        """The module's hooks that see gradients, which a stack can run.
+    def captured_hooks(self) -> list[str]:
+        """The module's hooks that a stack can run, in their order.
 
-        All parameters that have gradients must be trained, and a step takes one batch.
+        A step must take one batch. For hooks that see gradients, all parameters that have some must be trained; no
+        schedule may step before the hook that sees the models after a step.
         """
         module = self.module
+        if int(self.trainer.accumulate_grad_batches) != 1:
+            return []
         trained: set[int] = set()
         for group in self.trainer.optimizers[0].param_groups:
             trained.update(map(id, group["params"]))
-        has_all = all(id(own) in trained for own in module.parameters() if own.requires_grad)
-        if not has_all or int(self.trainer.accumulate_grad_batches) != 1:
-            return []
-        return [name for name in GRADIENT_HOOKS if is_overridden(name, module)]
+        names: list[str] = []
+        if all(id(own) in trained for own in module.parameters() if own.requires_grad):
+            names += GRADIENT_HOOKS
+        if not self._loop.optimizers.by_step:
+            names.append(AFTER_STEP)
+        return [name for name in names if is_overridden(name, module)]
 
     def _is_known(self, callback: Callback, hook: str) -> bool:
         """Whether a callback's hook looks at counters and learning rates alone, or corrects gradients as stacks do."""

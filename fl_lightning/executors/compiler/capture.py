@@ -39,7 +39,7 @@ from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.stacks.recording import Keeper, Logged
-from fl_lightning._lightning.stacks.stacked_loop import StackedLoop
+from fl_lightning._lightning.stacks.stacked_loop import GRADIENT_HOOKS, StackedLoop
 from fl_lightning._lightning.stacks.watching import WatchedTrainer
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.compiler.causes import cause_of, changes, effects_of, errors_of_step
@@ -222,7 +222,7 @@ class CapturedStep:
     def of_hook(
         self, name: str, arguments: tuple[Any, ...], gradients: Sequence[Tensor | None], steps_so_far: Sequence[int]
     ) -> list[tuple[list[int], Step, list[Any]]]:
-        """Return what a hook of the module on gradients computes, captured as steps are; see :meth:`of_each`.
+        """Return what a hook of the module on gradients, or after a step, computes, captured as steps are; see :meth:`of_each`.
 
         Args:
             name: The hook.
@@ -359,7 +359,7 @@ class CapturedStep:
 
     def _note_guards(self, guards: Any) -> list[bool]:
         """Note on what the step that is being captured depends; all guards stay."""
-        self._dependence = Dependence.of(guards, self._changing(), reads_gradients=self._hook is not None)
+        self._dependence = Dependence.of(guards, self._changing(), reads_gradients=self._hook in GRADIENT_HOOKS)
         return [True] * len(guards)
 
     # ---- the capture ----

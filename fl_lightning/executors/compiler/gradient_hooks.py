@@ -1,11 +1,16 @@
-"""The module's hooks that see gradients, captured as its training step is.
+"""The module's hooks that see gradients, or the models after a step, captured as its training step is.
 
 A norm that is logged, or a gradient that is changed in place, becomes a graph of one client's gradients::
 
     def on_before_optimizer_step(self, optimizer):
         self.log("norm", self.layer.weight.grad.norm())       # logged("norm", norm(gradient), {})
 
-The graph is mapped over clients, whose gradients have shape ``(K, ...)``. Each new graph is compared once with the hook
+So does what a hook does with the weights after a step, such as a moving average of them::
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.average.mul_(0.9).add_(self.layer.weight.detach(), alpha=0.1)
+
+The graph is mapped over clients, whose gradients and weights have shape ``(K, ...)``. Each new graph is compared once with the hook
 as it is, of the first and of the last client.
 """
 
@@ -20,12 +25,13 @@ from torch import Tensor
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.stacks.recording import Entry
-from fl_lightning._lightning.stacks.stacked_loop import StackedLoop
+from fl_lightning._lightning.stacks.stacked_loop import AFTER_STEP, StackedLoop
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.compiler.capture import CapturedStep, Step
 from fl_lightning.executors.compiler.causes import errors_of_step
 from fl_lightning.executors.compiler.check import tolerance
 from fl_lightning.executors.compiler.graph import Stacks
+from fl_lightning.executors.compiler.told import Unread
 from fl_lightning.executors.compiler.traces import same, without_trace
 from fl_lightning.executors.stack.batches import select
 from fl_lightning.seeding import preserved_generators, set_global_states
@@ -51,14 +57,17 @@ class GradientHooks:
     @property
     def names(self) -> list[str]:
         """The hooks that the module has now."""
-        return self._stacked.gradient_hooks
+        return self._stacked.captured_hooks
 
-    def run(self, name: str, stacks: Stacks, steps_so_far: Sequence[int], entries: Entries) -> Entries:
-        """Run a hook, which may write to gradients.
+    def run(
+        self, name: str, stacks: Stacks, step: int, steps_so_far: Sequence[int], entries: Entries
+    ) -> Entries:
+        """Run a hook, which may write to gradients, weights and buffers.
 
         Args:
             name: The hook.
             stacks: The clients' parameters, buffers and gradients.
+            step: The step's number.
             steps_so_far: Of each client, the optimizer steps of all clients up to this one.
             entries: What the clients' steps have logged.
 
@@ -71,6 +80,9 @@ class GradientHooks:
         arguments: tuple[Any, ...] = ()
         if name == "on_before_optimizer_step":
             arguments = (self._stacked.trainer.optimizers[0],)
+        if name == AFTER_STEP:
+            arguments = (Unread("outputs"), Unread("batch"), step)
+            steps_so_far = [number + 1 for number in steps_so_far]
         try:
             return self._run(name, arguments, stacks, steps_so_far, entries)
         except CannotVectorize as error:

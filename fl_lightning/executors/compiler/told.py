@@ -171,8 +171,12 @@ def _value_in_text(variable: Any) -> Any:
 # ---- loggers ----
 
 
-class _Unread:
-    """Stands for something of a logger of which nothing may be read."""
+class Unread:
+    """Stands for something of which a step may read nothing.
+
+    Args:
+        path: What it is.
+    """
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -209,30 +213,31 @@ class _Unread:
         # PyTorch asks one that is not yet made.
         if name.startswith("_"):
             raise AttributeError(name)
-        return self._at(f"{self._path}.{name}")
+        return self._attribute(name)
 
-    def _at(self, path: str) -> Any:
-        _refuse(path)
+    def _attribute(self, name: str) -> Any:
+        _refuse(f"{self._path}.{name}")
 
 
-class _Attribute(_Unread):
+class _Attribute(Unread):
     """Stands for an attribute of a logger, whose methods may be called."""
 
-    def __init__(self, take: Take, number: str, path: str) -> None:
-        super().__init__(path)
+    def __init__(self, take: Take, number: str, method: str) -> None:
+        super().__init__(f"logger.{method}")
         self._take = take
         self._number = number
+        self._method = method
 
-    def _at(self, path: str) -> Any:
-        return _Attribute(self._take, self._number, path)
+    def _attribute(self, name: str) -> Any:
+        return _Attribute(self._take, self._number, f"{self._method}.{name}")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> _Unread:
-        self._take(self._number, self._path, args, kwargs)
-        return _Unread(f"{self._path}(...)")
+    def __call__(self, *args: Any, **kwargs: Any) -> Unread:
+        self._take(self._number, self._method, args, kwargs)
+        return Unread(f"{self._path}(...)")
 
 
 def _refuse(path: str) -> None:
-    cause = f"`training_step` reads `logger.{path}`; a stack tells loggers something, and asks them nothing"
+    cause = f"`training_step` reads `{path}`, which a stack does not have"
     torch._dynamo.graph_break(msg=cause)
     raise CannotVectorize(cause)
 

@@ -64,6 +64,12 @@ def replace_unmapped(graph: fx.Graph) -> bool:
         elif len(node.args) == 1 and not node.kwargs and function in _OF_EVERYTHING:
             node.op = "call_function"
             node.target = _OF_EVERYTHING[function]
+        elif isinstance(node.kwargs.get("alpha"), fx.Node) and name.rstrip("_") in ("add", "sub", "subtract"):
+            # PyTorch wants a number there, and does not take a tensor of one.
+            value, other = node.args
+            with graph.inserting_before(node):
+                node.args = (value, graph.call_function(_scaled, (other, node.kwargs["alpha"])))
+            node.kwargs = {}
         elif function in _INSTEAD:
             node.op = "call_function"
             node.target = _INSTEAD[function]
@@ -125,6 +131,11 @@ def _as_pair(one: Any, other: Any) -> tuple[Tensor, Tensor]:
 
 def _number_tensor(number: Any) -> Tensor:
     return torch.scalar_tensor(number, dtype=torch.float64 if isinstance(number, float) else torch.int64)
+
+
+def _scaled(value: Any, factor: Any) -> Any:
+    scaled = value * factor
+    return scaled.to(value.dtype) if isinstance(value, Tensor) else scaled
 
 
 def _as_tensor(value: Any, **options: Any) -> Tensor:

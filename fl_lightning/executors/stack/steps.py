@@ -41,7 +41,7 @@ class StackAtWork:
     Attributes:
         models: The clients' models.
         update: Steps them.
-        hooks: Runs the module's hooks that see gradients.
+        hooks: Runs the module's hooks.
         generators: The clients' generators.
         slots: The clients' slots.
         windows: For each client the number of batches of each of its optimizer steps.
@@ -90,7 +90,7 @@ class StackAtWork:
                 draws=self.generators.drawing(rows),
                 gradients=present,
             )
-            entries[:] = self.hooks.run(name, stacks, self.steps_so_far(rows, step), entries)
+            entries[:] = self.hooks.run(name, stacks, step, self.steps_so_far(rows, step), entries)
 
         self.update.step(gradients, run_hook)
         for _, entry in entries:

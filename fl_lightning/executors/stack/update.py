@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from fl_lightning._lightning.loops.local_optimizers import maximized
+from fl_lightning._lightning.stacks.stacked_loop import AFTER_STEP
 from fl_lightning.clients.state_vector import unshared
 from fl_lightning.clients.training import ClientAtWork, LocalTraining
 from fl_lightning.executors.stack.corrections import StackedCorrections
@@ -26,7 +27,7 @@ class StackUpdate:
         training: Trains clients.
         members: The clients, in the order of rows.
         models: Their models.
-        hooks: The module's hooks that see gradients.
+        hooks: The module's hooks that it runs.
 
     Attributes:
         in_place: Steps single parameters as soon as their gradients are known; ``None`` where steps are not plain SGD.
@@ -83,7 +84,7 @@ class StackUpdate:
 
         Args:
             gradients: Their gradients, shape ``(K, *shape)`` each, which are changed; ``None`` where there is none.
-            run_hook: Runs a hook of the module on the gradients.
+            run_hook: Runs a hook of the module on the gradients, or on the models.
         """
         parameters = self._models.parameters
         if self._terms or self._clip_value or self._hooks or not self._optimizer.is_plain:
@@ -104,3 +105,5 @@ class StackUpdate:
         if self._decays is not None:
             self._terms.decay(parameters, gradients, self._decays)
         self._optimizer.step(parameters, gradients)
+        if AFTER_STEP in self._hooks:
+            run_hook(AFTER_STEP, gradients)
