@@ -142,3 +142,41 @@ def test_data_that_look_at_the_run_are_not_stacked(monkeypatch: pytest.MonkeyPat
         ends.append(fit(module, ClientDatasetsModule(datasets, batch_size=4), executor))
     assert torch.allclose(*ends, rtol=0, atol=1e-10)
     assert stacks.cause is not None
+
+
+class AddsNoise(Module):
+    """Has a hook of the batches' transfer, which adds noise to the samples."""
+
+    factor = 1.0
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        x, y = batch
+        if self.trainer.training:
+            x = x + 0.1 * torch.randn_like(x)
+        return x, y
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step(batch, batch_idx) * self.factor
+
+
+class ScalesTheLoss(AddsNoise):
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        self.factor = float(batch[0].mean())
+        return batch
+
+
+class CentersByAWeight(AddsNoise):
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return batch[0] - self.layers[0].weight.detach().mean(), batch[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [(AddsNoise, "None"), (ScalesTheLoss, "change `self.factor`"), (CentersByAWeight, "read the module's weights")],
+)
+def test_hooks_of_the_batches_transfer(kind: type[AddsNoise], cause: str) -> None:
+    ends = []
+    for executor in ("sequential", stacks := VectorizedExecutor()):
+        ends.append(fit(kind(linear()), TensorDataModule(clients_of((6,), (8, 13, 6)), batch_size=4), executor))
+    assert torch.allclose(*ends, rtol=0, atol=1e-12)
+    assert cause in str(stacks.cause)

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 from torchmetrics import Metric
 
+from fl_lightning._lightning.loops.local_optimizers import same_content
+
 #: Attributes that every module has; tensors, submodules and hooks are in them.
 _OF_TORCH = frozenset(vars(nn.Module()))
 
@@ -56,6 +58,19 @@ class Attributes:
             state.append(held)
         return state
 
+    def changed_since(self, state: list[dict[str, Held]]) -> list[tuple[nn.Module, str]]:
+        """Return the module and name of each attribute that is another, or holds something else.
+
+        Args:
+            state: What :meth:`read` returned.
+        """
+        changed = []
+        for part, before, now in zip(self.parts, state, self.read(), strict=True):
+            for name in sorted(before.keys() | now.keys()):
+                if not _is_as_before(before.get(name), now.get(name)):
+                    changed.append((part, name))
+        return changed
+
     def write(self, state: list[dict[str, Held]]) -> None:
         """Put back what :meth:`read` returned."""
         for part, held in zip(self.parts, state, strict=True):
@@ -65,6 +80,12 @@ class Attributes:
             for name, (value, content) in held.items():
                 attributes[name] = value
                 _put_back(value, content)
+
+
+def _is_as_before(before: Held | None, now: Held | None) -> bool:
+    if before is None or now is None:
+        return before is now
+    return before.value is now.value and same_content(before.content, now.content)
 
 
 def _content(value: Any) -> Any:

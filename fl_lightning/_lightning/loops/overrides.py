@@ -87,13 +87,15 @@ def is_plain_transfer(trainer: pl.Trainer) -> bool:
 
 def has_transfer_hooks(trainer: pl.Trainer) -> bool:
     """Whether a user's module, data module or strategy sees batches on their way."""
-    data = fit_trainer(trainer).datamodule
-    for name in ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer"):
-        if is_overridden(name, trainer.lightning_module):
-            return True
-        if data is not None and is_overridden(name, data):
-            return True
+    if changes_batches(trainer.lightning_module) or changes_batches(fit_trainer(trainer).datamodule):
+        return True
     return overridden_in_strategy(trainer.strategy) == "batch_to_device"
+
+
+def changes_batches(thing: pl.LightningModule | pl.LightningDataModule | None) -> bool:
+    """Whether a module, or a data module, overrides a hook of the batches' transfer."""
+    names = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+    return thing is not None and any(is_overridden(name, thing) for name in names)
 
 
 #: Options of SGD's parameter groups under which a step is ``parameter -= lr * gradient``.

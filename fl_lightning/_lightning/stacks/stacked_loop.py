@@ -23,8 +23,8 @@ from fl_lightning._lightning.logs.client_log import has_own_log
 from fl_lightning._lightning.loops.client_loop import ClientLoop, CorrectsGradients
 from fl_lightning._lightning.loops.hooks import STEP_HOOKS, Hook
 from fl_lightning._lightning.loops.overrides import (
+    changes_batches,
     global_hooks,
-    has_transfer_hooks,
     overridden_in_precision,
     overridden_in_strategy,
     replaced_in_optimizer,
@@ -81,8 +81,9 @@ class StackedLoop:
                 yield f"{name} overrides `{hook}`, which sees one model at a time"
         if has_own_log(module):
             yield f"{name} overrides `log`"
-        if has_transfer_hooks(trainer) and not getattr(fit_trainer(trainer).datamodule, "stacks", False):
-            yield "a hook of the batches' transfer is overridden, which sees one batch at a time"
+        data = fit_trainer(trainer).datamodule
+        if changes_batches(data) and not getattr(data, "stacks", False):
+            yield "a hook of the data module on the batches' transfer is overridden, which sees one batch at a time"
         for callback, hook in product(fit_trainer(trainer).callbacks, STEP_HOOKS):
             if not self._is_known(callback, hook):
                 yield f"the callback {type(callback).__name__} overrides `{hook}`, which sees one model at a time"

@@ -19,7 +19,6 @@ from torchmetrics import Metric, MetricCollection
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.evaluation.attributes import Attributes
-from fl_lightning._lightning.loops.local_optimizers import same_content
 from fl_lightning._lightning.stacks.log_replay import call_metric
 from fl_lightning._lightning.stacks.recording import (
     Keeper,
@@ -87,13 +86,9 @@ class Traces:
     def _compare_attributes(self, kept: Sequence[MetricCall]) -> None:
         """Raise if the step has set attributes, or changed what is in them, other than those that keep something."""
         keepers = {(id(call.metric.part), call.metric.name) for call in kept if isinstance(call.metric, Keeper)}
-        for part, before, now in zip(self._attributes.parts, self._held, self._attributes.read(), strict=True):
-            if isinstance(part, MetricCollection):
-                continue
-            for name in sorted(before.keys() | now.keys()):
-                is_kept = (id(part), name) in keepers
-                if not is_kept and not _is_as_before(before.get(name), now.get(name)):
-                    raise CannotVectorize(changes([f"self.{name}"]))
+        for part, name in self._attributes.changed_since(self._held):
+            if (id(part), name) not in keepers and not isinstance(part, MetricCollection):
+                raise CannotVectorize(changes([f"self.{name}"]))
 
     def _compare_kept(self, kept: Sequence[MetricCall], tensors: Sequence[Tensor], bound: float) -> None:
         """Compare what attributes hold with what they would hold after a stack."""
@@ -198,12 +193,6 @@ def _arguments(call: MetricCall, tensors: Sequence[Tensor]) -> Any:
 def _type_of(value: Any) -> Any:
     """Return a value's type; of a tensor its shape and type."""
     return (value.shape, value.dtype) if isinstance(value, Tensor) else type(value)
-
-
-def _is_as_before(before: Any, now: Any) -> bool:
-    if before is None or now is None:
-        return before is now
-    return before.value is now.value and same_content(before.content, now.content)
 
 
 def _compare_metric(one: Any, other: Any, bound: float) -> None:

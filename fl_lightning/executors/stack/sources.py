@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning._lightning.evaluation.attributes import Attributes
 from fl_lightning._lightning.loops.overrides import is_plain_transfer
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.compiler.causes import errors_of_step
@@ -67,7 +68,8 @@ class DrawnBatches:
         generators: The clients' generators, from which batches are drawn.
 
     Raises:
-        CannotVectorize: If the data read the module or its counters, which alone change between batches.
+        CannotVectorize: If the data read the module's tensors or counters, which alone change between batches, or
+            change its attributes, which its steps may read.
     """
 
     largest: int | None = None
@@ -86,12 +88,19 @@ class DrawnBatches:
         self._batches: dict[int, Iterator[Any]] = {}
         module = training.vector.module
         unread = Unread([*module.parameters(), *module.buffers()])
+        attributes = Attributes(module)
+        held = attributes.read()
         # In this order they train one after the other.
         for row in sorted(range(len(tasks)), key=lambda row: tasks[row].slot):
             with training.client_loop.hidden_counters(), generators.reading(row), errors_of_step(), unread:
                 # Data may hand out the same memory again for the next batch.
                 self._drawn[row] = [copied(batch) for batch in training.batches.iterate(tasks[row])]
                 self._batches[row] = iter([transfer(batch) for batch in self._drawn[row]])
+        changed = attributes.changed_since(held)
+        if changed:
+            attributes.write(held)
+            name = changed[0][1]
+            raise CannotVectorize(f"the data, or a hook of the batches' transfer, change `self.{name}` for each batch")
 
     def give_back(self) -> None:
         """Let clients that train one after the other have the batches; those of torch's generators are drawn again."""
