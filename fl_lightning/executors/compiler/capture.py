@@ -222,7 +222,7 @@ class CapturedStep:
     def of_hook(
         self, name: str, arguments: tuple[Any, ...], gradients: Sequence[Tensor | None], steps_so_far: Sequence[int]
     ) -> list[tuple[list[int], Step, list[Any]]]:
-        """Return what a hook of the module on gradients, or after a step, computes, captured as steps are; see :meth:`of_each`.
+        """Return what a hook on gradients, or after a step, computes, captured as steps are; see :meth:`of_each`.
 
         Args:
             name: The hook.

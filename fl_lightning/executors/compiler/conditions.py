@@ -1,7 +1,7 @@
 """Conditions under which a step gives up, which are outputs of its graph and looked at when the stack has been trained.
 
-Dynamo captures ``assert condition`` as a node of the graph. While a step is captured, so does it this, and goes on after
-it::
+Dynamo captures ``assert condition`` as a node of the graph. While a step is captured, it does the same with this, and
+goes on after it::
 
     if torch.isnan(loss):
         raise ValueError("the loss is NaN")      # _assert_async(logical_not(isnan(loss)))
@@ -64,7 +64,8 @@ def conditions_as_outputs() -> Iterator[None]:
 def _translators(kind: type) -> list[type]:
     """Return Dynamo's classes that translate Python, each of which has a table of its own."""
     found = [kind]
-    for child in kind.__subclasses__():
+    children: list[type] = kind.__subclasses__()
+    for child in children:
         found += _translators(child)
     return found
 

@@ -10,8 +10,8 @@ So does what a hook does with the weights after a step, such as a moving average
     def on_train_batch_end(self, outputs, batch, batch_idx):
         self.average.mul_(0.9).add_(self.layer.weight.detach(), alpha=0.1)
 
-The graph is mapped over clients, whose gradients and weights have shape ``(K, ...)``. Each new graph is compared once with the hook
-as it is, of the first and of the last client.
+The graph is mapped over clients, whose gradients and weights have shape ``(K, ...)``. Each new graph is
+compared once with the hook as it is, of the first and of the last client.
 """
 
 from __future__ import annotations
@@ -59,9 +59,7 @@ class GradientHooks:
         """The hooks that the module has now."""
         return self._stacked.captured_hooks
 
-    def run(
-        self, name: str, stacks: Stacks, step: int, steps_so_far: Sequence[int], entries: Entries
-    ) -> Entries:
+    def run(self, name: str, stacks: Stacks, step: int, steps_so_far: Sequence[int], entries: Entries) -> Entries:
         """Run a hook, which may write to gradients, weights and buffers.
 
         Args:
