@@ -27,6 +27,24 @@ from torchmetrics import Metric
 from fl_lightning._lightning.fit_trainer import fit_trainer
 
 
+class _Known:
+    """A metric that ``self.log`` has registered with Lightning.
+
+    Args:
+        options: The options with which it was logged, but for the batch's size.
+        metric: Lightning's metric.
+    """
+
+    def __init__(self, options: dict[str, Any], metric: _ResultMetric) -> None:
+        meta = metric.meta
+        self.options = options
+        self.metric = metric
+        #: Whether it is the mean of an epoch alone, in full precision: two sums, of values and of batches' sizes.
+        self.is_running_mean = False
+        if metric.is_tensor and meta.is_mean_reduction and meta.on_epoch and not meta.on_step:
+            self.is_running_mean = metric.value.dtype in (torch.float32, torch.float64)
+
+
 class ClientLog:
     """Stands in for ``module.log`` while clients train.
 
@@ -39,15 +57,15 @@ class ClientLog:
     def __init__(self, module: pl.LightningModule, results: _ResultCollection) -> None:
         self._module = module
         self._results = results
-        #: The options and the metric of each (hook, name) that has been logged.
-        self._known: dict[tuple[str | None, str], tuple[dict[str, Any], _ResultMetric]] = {}
+        #: What each (hook, name) that has been logged was logged with.
+        self._known: dict[tuple[str | None, str], _Known] = {}
         #: Hooks that logged in this round.
         self._entered: set[str | None] = set()
 
     def install(self) -> None:
         """Shadow ``module.log``, and the callbacks' references to it, for a round."""
         registered = {id(metric) for metric in self._results.values()}
-        self._known = {key: known for key, known in self._known.items() if id(known[1]) in registered}
+        self._known = {key: known for key, known in self._known.items() if id(known.metric) in registered}
         self._entered.clear()
         self._results.__dict__["log"] = self._log_here
         if not has_own_log(self._module):
@@ -70,10 +88,20 @@ class ClientLog:
         for callback in fit_trainer(self._module.trainer).callbacks:
             callback.log = log  # type: ignore[attr-defined]  # as Lightning sets it
 
-    # It counts, and a compiled `training_step` would be compiled again for each number.
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     def __call__(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         """Log ``value`` as ``LightningModule.log`` does; same arguments."""
+        # A function that is never compiled takes longer to call than all that is done here.
+        if torch.compiler.is_compiling():
+            self._log_uncompiled(name, value, *args, **kwargs)
+        else:
+            self._log(name, value, *args, **kwargs)
+
+    # It counts, and a compiled `training_step` would be compiled again for each number.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _log_uncompiled(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        self._log(name, value, *args, **kwargs)
+
+    def _log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
         fx = self._module._current_fx_name
         known = self._known.get((fx, name))
         if fx not in self._entered:
@@ -81,20 +109,21 @@ class ClientLog:
             if known is not None:
                 _enter_hook(self._module.trainer, self._results, fx)
         options = {key: option for key, option in kwargs.items() if key != "batch_size"}
-        if known is not None and not args:
-            known_options, metric = known
-            if options == known_options and self._update(metric, value, kwargs.get("batch_size")):
-                return
+        if known is not None and not args and self._update(known, options, value, kwargs.get("batch_size")):
+            return
         type(self._module).log(self._module, name, value, *args, **kwargs)
         registered = self._results.get(f"{fx}.{name}")
         if registered is not None and not args and not registered.meta.enable_graph:
-            self._known[fx, name] = options, registered
+            self._known[fx, name] = _Known(options, registered)
 
     def _log_here(self, *args: Any, **kwargs: Any) -> None:
         _ResultCollection.log(self._results, *args, **{**kwargs, "sync_dist": False})
 
-    def _update(self, metric: _ResultMetric, value: Any, batch_size: Any) -> bool:
-        """Update a metric without the bookkeeping of torchmetrics; return False if Lightning has to check the value."""
+    def _update(self, known: _Known, options: dict[str, Any], value: Any, batch_size: Any) -> bool:
+        """Update a metric without the bookkeeping of torchmetrics; return False if Lightning has to check the call."""
+        if options != known.options:
+            return False
+        metric = known.metric
         weight = 1
         if metric.is_tensor:
             kept = metric.value
@@ -102,10 +131,17 @@ class ClientLog:
                 value = torch.tensor(value, dtype=kept.dtype, device=kept.device)
             if not isinstance(value, Tensor) or value.dim() or value.device != kept.device:
                 return False
-            value = value.detach()
+            if value.requires_grad:
+                value = value.detach()
             if metric.meta.on_epoch and metric.meta.is_mean_reduction:
                 weight = self._batch_size() if batch_size is None else batch_size
-        _ResultMetric.update(metric, value, weight)
+        if known.is_running_mean and value.dtype is metric.value.dtype:
+            # What Lightning's `update` does with it. Metrics set attributes by a function of their own.
+            attributes = vars(metric)
+            attributes["value"] = attributes["value"] + value * weight
+            attributes["cumulated_batch_size"] = attributes["cumulated_batch_size"] + weight
+        else:
+            _ResultMetric.update(metric, value, weight)
         _note_update(metric)
         return True
 
@@ -153,9 +189,10 @@ def _metric_state(metric: Metric) -> dict[str, Any]:
 
 def _note_update(metric: _ResultMetric) -> None:
     """Do what torchmetrics does around an update."""
-    metric._computed = None
-    metric.has_reset = False
-    metric._update_count += 1
+    attributes = vars(metric)
+    attributes["_computed"] = None
+    attributes["has_reset"] = False
+    attributes["_update_count"] += 1
 
 
 def _drop(*args: Any, **kwargs: Any) -> None:

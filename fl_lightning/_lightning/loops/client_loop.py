@@ -293,12 +293,20 @@ class ClientLoop(_TrainingEpochLoop):
                 self.hand_on_to_trainer()
             else:
                 results.batch = results.batch_size = None
-            if trainer.loggers:
+            if self._may_log_now():
                 connector.update_train_step_metrics()
             if not self._accumulating:
                 self._batches_that_stepped += 1
         progress.increment_completed()
         return goes_on
+
+    def _may_log_now(self) -> bool:
+        """Whether loggers may get the values of this batch; Lightning, which decides, first searches for its loop."""
+        if not self.trainer.loggers:
+            return False
+        every = fit_trainer(self.trainer).log_every_n_steps
+        is_due = bool(every) and (self._batches_that_stepped + 1) % every == 0
+        return is_due or self.trainer.should_stop or bool(fit_trainer(self.trainer).fast_dev_run)
 
     def look_at_batch(self, batch: Any, batch_idx: int) -> None:
         """Take gradients on a batch without a step: nothing is counted or logged, and no hook of batches runs."""

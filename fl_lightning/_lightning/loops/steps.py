@@ -108,9 +108,18 @@ class Pass:
         optimizer = self.optimizer
         # An optimizer whose `step` runs without gradients counts on the closure for them, as in Lightning.
         with torch.enable_grad():
-            result = self._forward()
+            output = self._forward()
             if loop.is_window_new:
                 step.zero_gradients(optimizer, self.batch_idx)
+            is_whole_loss = isinstance(output, Tensor) and loop.trainer.accumulate_grad_batches == 1
+            if is_whole_loss and not step.shows_loss and is_blind_to_loss(optimizer):
+                step.backward(output, optimizer)
+                return output  # type: ignore[no-any-return]
+            if is_whole_loss:
+                # Lightning would divide by 1.
+                result = ClosureResult(output)
+            else:
+                result = ClosureResult.from_training_step_output(output, loop.trainer.accumulate_grad_batches)
             if result.closure_loss is None or result.loss is None:
                 loop._warning_cache.warn("`training_step` returned `None`; if on purpose, ignore this warning.")
                 return None
@@ -121,16 +130,10 @@ class Pass:
                 return result.loss
             return result.loss + self.client_steps.value()
 
-    def _forward(self) -> ClosureResult:
-        """Run ``training_step`` with the loss that the objective makes of it."""
-        trainer = self._loop.trainer
-        with unnoticed(trainer.lightning_module) if self._is_quiet else nullcontext():
-            output = self.client_steps.run_step(self._loop.step.training_step, self._batch, self.batch_idx)
-        accumulate = trainer.accumulate_grad_batches
-        if accumulate == 1 and isinstance(output, Tensor):
-            # Lightning would divide by 1.
-            return ClosureResult(output)
-        return ClosureResult.from_training_step_output(output, accumulate)
+    def _forward(self) -> Any:
+        """Return what ``training_step`` returns, with the loss that the objective makes of it."""
+        with unnoticed(self._loop.trainer.lightning_module) if self._is_quiet else nullcontext():
+            return self.client_steps.run_step(self._loop.step.training_step, self._batch, self.batch_idx)
 
     def step(self) -> None:
         """Let the optimizer take a step, in which it calls the pass.
@@ -169,6 +172,8 @@ class Step(ABC):
         self.is_profiled = is_profiled(trainer)
         self._has_own_zero_grad = any(map(_has_own_zero_grad, trainer.optimizers))
         self._action = f"[Strategy]{type(trainer.strategy).__name__}"
+        #: Whether anybody but the optimizer sees the loss, of which Lightning makes a copy for that.
+        self.shows_loss = True
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """Run ``training_step`` on a batch that is where the module is."""
@@ -215,6 +220,7 @@ class PlainStep(Step):
     def __init__(self, loop: ClientLoop, hooks: Mapping[str, Hook]) -> None:
         super().__init__(loop, hooks)
         self._is_direct = _is_run_as_it_is(loop.trainer)
+        self.shows_loss = bool(hooks["on_train_batch_end"])
 
     @override
     def training_step(self, batch: Any, batch_idx: int) -> Any:
