@@ -7,6 +7,7 @@ from fl_lightning.algorithms.diloco import DiLoCo
 from fl_lightning.algorithms.fedasync import FedAsync
 from fl_lightning.algorithms.fedavg import FedAvg
 from fl_lightning.algorithms.fedbuff import DynamicWeightFedBuff, FedBuff
+from fl_lightning.algorithms.feddf import FedDF
 from fl_lightning.algorithms.feddyn import FedDyn
 from fl_lightning.algorithms.federated import Federated
 from fl_lightning.algorithms.fedexp import MIFA, FedExP
@@ -93,6 +94,7 @@ __all__ = [
     "FedBABU",
     "FedBN",
     "FedBuff",
+    "FedDF",
     "FedDecorr",
     "FedDyn",
     "FedExP",

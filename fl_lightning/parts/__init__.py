@@ -2,6 +2,7 @@
 
 from fl_lightning.parts.aggregations.adapters import AdapterMean
 from fl_lightning.parts.aggregations.base import Aggregation
+from fl_lightning.parts.aggregations.distilled import EnsembleDistillation
 from fl_lightning.parts.aggregations.extrapolated import ExtrapolatedMean
 from fl_lightning.parts.aggregations.fair import FairMean
 from fl_lightning.parts.aggregations.holders import HolderMean
@@ -139,6 +140,7 @@ __all__ = [
     "DynamicRegularizer",
     "DynamicServer",
     "DynamicWeightMean",
+    "EnsembleDistillation",
     "Exchange",
     "ExtrapolatedMean",
     "FairMean",

@@ -209,6 +209,8 @@ KINDS: dict[str, Kind] = {
         {}, {0: [(0, 1.5)]}, None, wrong=([(0, 1)], {"a": [(0, 1)]}, {0: [(0, NAN)]}, {0: (0, 1)}, {-1: []})
     ),
     "FedBN.pattern frozen": only("head", ["a"], None, wrong=(3, "", [""])),
+    "module": only(nn.Linear(2, 2), wrong=(3, None, nn.Linear)),
+    "loader": only(DataLoader(DATASET), wrong=(3, None, DATASET, [X])),
     "mixed pattern": only("head", ["a"], wrong=(3, "", [""], None)),
     "personal_parameters": only(fl.PersonalParameters("x"), wrong=(3, "x", None)),
     "schedule": only(parts.Synchronous(), parts.Asynchronous(fl.VirtualClock(10)), None, wrong=(3, parts.Mixing())),
@@ -221,6 +223,9 @@ KINDS: dict[str, Kind] = {
     "test_indices": only(np.arange(3), [0], None, wrong=(3, "x", [0.5], [True, False])),
     "topics": only(("Top/A", "Top/B"), ["a", "b"], wrong=("ab", (), ("a", "a"), 3, None, [1, 2])),
     "credits": only(3, [3, 1], None, wrong=(0, "x", [0], 1.5)),
+    "FedDF.buffers": choice("average", "server"),
+    "FedDF.exchange": only(fl.Clip(1.0), [], [fl.Clip(1.0)], None, wrong=(3, "x", fl.Clip, [3], parts.Median())),
+    "FedDF.optimizer EnsembleDistillation.optimizer": only(torch.optim.SGD, wrong=(3, "Adam", None)),
     "TorchServer.optimizer": only(torch.optim.AdamW, wrong=(3, "AdamW", None)),
     "trim": only(0, 2, np.int64(1), 0.25, wrong=(-1, 0.5, NAN, "x", None, True, torch.tensor(1))),
     "widths": only([1.0, 0.5], (1,), np.array([0.5]), wrong=(0.5, "a", [], [0.0], [1.5], [NAN], [None], None)),

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
 import fl_lightning as fl
 from fl_lightning import parts
@@ -39,6 +40,12 @@ class Adapted(fl.FedLoRA):
 def personal() -> list[parts.Exchange]:
     """A personal last layer, and bounded updates of the others."""
     return [parts.PersonalParameters("layers.4"), parts.Clip(0.05)]
+
+
+def public() -> DataLoader[Any]:
+    """Return public batches in an order that is drawn."""
+    samples = torch.randn(20, 6, generator=torch.Generator().manual_seed(5)).double()
+    return DataLoader(samples, batch_size=8, shuffle=True)
 
 
 def compressed() -> dict[str, Any]:
@@ -100,6 +107,7 @@ STACKED: dict[str, Make] = {
     "MIFA": lambda **k: fl.MIFA(4, **k),
     "HeteroFL": lambda **k: fl.HeteroFL([1.0, 0.5], 4, **k),
     "HeteroFL-drawn": lambda **k: fl.HeteroFL([1.0, 0.5], 4, drawn=True, weighting="samples", **k),
+    "FedDF": lambda **k: fl.FedDF(Net(), public(), 4, steps=3, lr=0.05, **k),
     "FedAvgM": lambda **k: fl.FedAvgM(0.9, clients_per_round=4, **k),
     "FedAdagrad": lambda **k: fl.FedAdagrad(clients_per_round=4, **k),
     "FedAdam": lambda **k: fl.FedAdam(clients_per_round=4, bias_correction=True, **k),

@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 
 import torch
 from contracts.referee.fitting import Training, rows
-from contracts.referee.module import BATCH_SIZE, LR, SIZES, TRAIN, WIDTH, State, forward
+from contracts.referee.module import BATCH_SIZE, FEATURES, LR, SIZES, TRAIN, WIDTH, Kind, Net, State, forward
 from contracts.referee.rounds import SGD, SPEEDS, Loss, MustRefuse, Referee, Report, copy, flat, mean, unflat
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 
 import fl_lightning as fl
 from fl_lightning import parts
@@ -1034,6 +1035,40 @@ class Circulating(Referee):
         return shown
 
 
+PUBLIC = torch.randn(10, FEATURES, generator=torch.Generator().manual_seed(11), dtype=torch.float64)
+
+
+class Distilled(Referee):
+    """FedDF, eq. (95), (96), by SGD: the mean takes steps towards the mean logits of the clients' models."""
+
+    steps = 5
+    lr = 0.5
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        if self.kept or self.options.buffers == "local":
+            raise MustRefuse("the server does not have the clients' whole models")
+
+    @classmethod
+    def options_of(cls) -> dict[str, Any]:
+        return {"loader": DataLoader(PUBLIC, 4), "steps": cls.steps, "lr": cls.lr, "optimizer": torch.optim.SGD}
+
+    def merge(self, reports: list[Report]) -> None:
+        student = self.average(reports)
+        batches = [PUBLIC[:4], PUBLIC[4:8], PUBLIC[8:], PUBLIC[:4], PUBLIC[4:8]]
+        for step, x in enumerate(batches):
+            logits = torch.stack([forward(report.sent, x, train=False)[1] for report in reports]).mean(0)
+            wanted = logits.exp() / logits.exp().sum(1, keepdim=True)
+            leaves = {name: student[name].clone().requires_grad_() for name in self.trained}
+            mine = forward({**student, **leaves}, x, train=False)[1]
+            log_q = mine - torch.logsumexp(mine, 1, keepdim=True)
+            loss = (wanted * (wanted.log() - log_q)).sum(1).mean()
+            rate = type(self).lr / 2 * (1 + math.cos(math.pi * step / self.steps))
+            for name, gradient in zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True):
+                student[name] = student[name] - rate * gradient
+        self.server = student
+
+
 class Hierarchy(Referee):
     """HierFAVG, eq. (89), (90): regional models are means of their clients', and the server's the mean of them."""
 
@@ -1103,14 +1138,16 @@ class Method:
         one_model: Whether the server has one model, at which a sampler can ask clients for a score.
         knows_momentum: Whether it is told the momentum of the clients' optimizer.
         needs_norm: Whether the module must have BatchNorm.
+        takes_module: Whether both take a module of the set-up, whose weights have no use.
     """
 
     named: Callable[..., fl.AggregationCallback]
     referee: type[Referee]
-    parts: Callable[[], Mapping[str, Any]] | None = None
+    parts: Callable[..., Mapping[str, Any]] | None = None
     knows_momentum: bool = False
     one_model: bool = True
     needs_norm: bool = False
+    takes_module: bool = False
 
 
 METHODS: dict[str, Method] = {
@@ -1151,6 +1188,14 @@ METHODS: dict[str, Method] = {
     "FedYogi": Method(fl.FedYogi, ServerYogi, lambda: {"server": parts.Adaptive("yogi")}),
     "QFedAvg": Method(lambda **k: fl.QFedAvg(Fair.q, **k), Fair),
     "RADFed": Method(lambda **k: fl.RADFed(2, **k), Circulating),
+    "FedDF": Method(
+        lambda module, **k: fl.FedDF(module, **Distilled.options_of(), **k),
+        Distilled,
+        lambda module=None: {
+            "aggregation": parts.EnsembleDistillation(module or Net(Kind()), **Distilled.options_of())
+        },
+        takes_module=True,
+    ),
     "HierFAVG": Method(
         lambda **k: fl.HierFAVG(Hierarchy.groups, Hierarchy.inner_rounds, **k),
         Hierarchy,

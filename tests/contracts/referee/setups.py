@@ -12,7 +12,7 @@ from typing import Any
 
 from contracts.referee.fitting import Fitted, Refused, fit, quiet
 from contracts.referee.methods import METHODS, Method
-from contracts.referee.module import Kind
+from contracts.referee.module import Kind, Net
 from contracts.referee.rounds import SPEEDS, Expected, MustRefuse, Options
 from lightning.pytorch.callbacks import Callback, EarlyStopping
 
@@ -237,6 +237,7 @@ def make(method: Method, setup: Setup, executor: str = "sequential") -> fl.Aggre
         common["sampler"] = parts.ImportanceSampler(2)
     else:
         common["clients_per_round"] = 3
+    given = {"module": Net(setup.kind)} if method.takes_module else {}
     exchange: list[parts.Exchange] = []
     if options.personal:
         exchange.append(parts.PersonalParameters(list(options.personal)))
@@ -249,9 +250,9 @@ def make(method: Method, setup: Setup, executor: str = "sequential") -> fl.Aggre
             common["exchange"] = exchange
         if method.knows_momentum:
             common["momentum"] = setup.kind.momentum
-        return method.named(**common)
+        return method.named(**common, **given)
     assert method.parts is not None
-    composed = dict(method.parts())
+    composed = dict(method.parts(**given))
     if options.mu:
         composed["objective"] = parts.Proximal(options.mu)
     if options.asynchronous:

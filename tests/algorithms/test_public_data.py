@@ -1,0 +1,131 @@
+"""Distillation on public data beside plain loops of torch; ``contracts/test_setups.py`` has it in every set-up."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from helpers.toys import fit_clients
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+import fl_lightning as fl
+from fl_lightning import parts
+
+LR = 0.3
+
+
+class Classifier(L.LightningModule):
+    """A linear model behind dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 3).double())
+        for parameter in self.parameters():
+            nn.init.constant_(parameter, 0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return F.cross_entropy(self.layers[1](batch[0]), batch[1])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=LR)
+
+
+def made(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+CLIENTS = [(made(n, 4, seed=n), torch.arange(n) % 3) for n in (5, 3, 4)]
+PUBLIC = made(7, 4, seed=9)
+
+
+def linear(state: dict[str, Tensor], x: Tensor) -> Tensor:
+    return x @ state["weight"].T + state["bias"]
+
+
+def trained(state: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """Take one full-batch step."""
+    leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
+    gradients = torch.autograd.grad(F.cross_entropy(linear(leaves, x), y), list(leaves.values()))
+    return {name: state[name] - LR * each for name, each in zip(leaves, gradients, strict=True)}
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_feddf_is_its_algorithm_with_adam_of_pytorch(labelled: bool) -> None:
+    server = {name: torch.full(shape, 0.2, dtype=torch.float64) for name, shape in (("weight", (3, 4)), ("bias", (3,)))}
+    for _ in range(3):
+        clients = [trained(server, x, y) for x, y in CLIENTS]
+        student = {
+            name: sum(len(y) * client[name] for (_, y), client in zip(CLIENTS, clients, strict=True)) / 12
+            for name in server
+        }
+        leaves = [value.requires_grad_() for value in student.values()]
+        adam = torch.optim.Adam(leaves, lr=0.1)
+        for step, x in enumerate([PUBLIC[:4], PUBLIC[4:], PUBLIC[:4]]):
+            adam.param_groups[0]["lr"] = 0.1 * 0.5 * (1 + math.cos(math.pi * step / 3))
+            teacher = sum(linear(client, x) for client in clients).div(3).softmax(1)
+            adam.zero_grad()
+            F.kl_div(linear(student, x).log_softmax(1), teacher, reduction="batchmean").backward()
+            adam.step()
+        server = {name: value.detach() for name, value in student.items()}
+    dataset = TensorDataset(PUBLIC, torch.zeros(7)) if labelled else PUBLIC
+    module = Classifier()
+    callback = fl.FedDF(module, DataLoader(dataset, 4), 1.0, steps=3, lr=0.1)
+    fit_clients(callback, module, CLIENTS, 3)
+    assert (module.layers[1].weight - server["weight"]).abs().max() < 1e-13
+    assert (module.layers[1].bias - server["bias"]).abs().max() < 1e-13
+
+
+def test_one_client_s_model_has_nothing_to_learn_from_itself() -> None:
+    ends = []
+    participation = fl.Participation(available=lambda number: [number % 3])
+    sgd = {"steps": 4, "lr": 1.0, "optimizer": torch.optim.SGD}
+    for callback in (
+        fl.FedDF(Classifier(), DataLoader(PUBLIC, 4), 1.0, participation=participation, **sgd),
+        fl.FedAvg(1.0, participation=participation),
+    ):
+        fit_clients(callback, module := Classifier(), CLIENTS, 4)
+        ends.append(module.layers[1].weight.detach())
+    assert (ends[0] - ends[1]).abs().max() < 1e-14
+
+
+def test_the_module_that_lends_its_forward_pass_stays_as_it_is_and_the_seed_decides_the_order_of_public_data() -> None:
+    ends = []
+    lent = Classifier()
+    lent.layers[0].train(False)
+    for seed in (1, 1, 2):
+        public = DataLoader(PUBLIC, 2, shuffle=True)
+        fit_clients(fl.FedDF(lent, public, 1.0, steps=2, lr=0.1, seed=seed), module := Classifier(), CLIENTS, 2)
+        torch.rand(7)
+        ends.append(module.layers[1].weight.detach())
+    assert torch.equal(ends[0], ends[1])
+    assert not torch.equal(ends[0], ends[2])
+    assert [part.training for part in lent.layers] == [False, True]
+    assert (lent.layers[1].weight == 0.2).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"loader": DataLoader(PUBLIC, 4, shuffle=True, generator=torch.Generator())}, "loader"),
+        ({"loader": DataLoader(PUBLIC[:3], 4, drop_last=True)}, "loader"),
+        ({"exchange": parts.PersonalParameters("layers.1.bias")}, "exchange"),
+        ({"buffers": "local"}, "exchange"),
+        ({"exchange": parts.SecureAggregation(0.1), "buffers": "server"}, "exchange"),
+    ],
+)
+def test_what_hides_clients_models_or_cannot_be_resumed_raises_an_error(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        fl.FedDF(Classifier(), **{"loader": DataLoader(PUBLIC, 4), **options})
+
+
+def test_the_module_must_have_the_tensors_that_are_trained() -> None:
+    with pytest.raises(ValueError, match="module"):
+        fit_clients(fl.FedDF(nn.Linear(4, 3), DataLoader(PUBLIC, 4), 1.0), Classifier(), CLIENTS, 1)
