@@ -1,6 +1,6 @@
 """Federated fine-tuning of low-rank adapters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal
 
@@ -9,9 +9,13 @@ from torch import nn
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.parts.aggregations.adapters import AdapterMean
-from fl_lightning.parts.aggregations.base import Weighting
+from fl_lightning.parts.aggregations.base import Aggregation, Weighting
+from fl_lightning.parts.aggregations.holders import HolderMean, Padding
 from fl_lightning.parts.aggregations.means import WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.exchanges.partial import AdapterRanks
+from fl_lightning.parts.objectives.held import HeldGradients
+from fl_lightning.settings import Count
 
 
 @dataclass(eq=False, repr=False)
@@ -33,6 +37,11 @@ class FedLoRA(AggregationCallback):
             off at the rank (FlexLoRA, Bai et al. 2024).
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` gives all clients the same weight.
+        ranks: Ranks of clients' adapters, the largest of which the module has: leading rows of A and columns of B.
+            Client k has the k-th, from the first one again after the last. All have the module's rank if ``None``.
+        padding: Of the means of A and B, where ranks are unequal: ``"zeros"`` takes them over all clients, with 0 for
+            what a client does not have (HetLoRA, Cho et al. 2024, without its pruning and weights), ``"counts"`` over
+            those that have a rank. A rank that no client of the round has stays as it is.
 
     Raises:
         ValueError: If an argument is out of its range; when the fit begins, if the module has no adapter, or if
@@ -49,6 +58,8 @@ class FedLoRA(AggregationCallback):
     clients_per_round: int | float | None = None
     _: KW_ONLY
     weighting: Weighting = "samples"
+    ranks: Sequence[Count] | None = None
+    padding: Padding = "zeros"
     aggregation_settings: ClassVar[Mapping[str, object]] = {"weighting": "samples"}
 
     def __post_init__(self) -> None:
@@ -60,10 +71,19 @@ class FedLoRA(AggregationCallback):
         """Return the algorithm."""
         if self.mode == "svd" and self.aggregation is not None:
             raise ValueError('`mode="svd"` is an aggregation, which `aggregation` replaces. Give only one of the two.')
+        if self.mode == "svd" and self.padding == "counts":
+            raise ValueError(
+                '`padding` is of the means of A and B, which `mode="svd"` does not take, got "counts". Leave it out.'
+            )
+        held = None if self.ranks is None else AdapterRanks(self.ranks)
+        aggregation: Aggregation = AdapterMean(self.mode == "svd", self.weighting, held, self.padding)
         if self.mode == "ffa":
             # With one A for all the mean of B is exact, so that there is no error to log.
-            return self.compose(aggregation=WeightedMean(self.weighting))
-        return self.compose(aggregation=AdapterMean(self.mode == "svd", self.weighting))
+            aggregation = WeightedMean(self.weighting)
+            if held is not None:
+                aggregation = HolderMean(held, self.weighting, self.padding)
+        objective = None if held is None else HeldGradients(held)
+        return self.compose(objective=objective, exchange=held, aggregation=aggregation)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Find the adapters; freeze A for the fit if it is not trained."""

@@ -37,6 +37,11 @@ class LoRALinear(nn.Module):
         nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))
 
     @property
+    def factors(self) -> tuple[nn.Parameter, nn.Parameter]:
+        """A and B."""
+        return self.lora_A, self.lora_B
+
+    @property
     def weight(self) -> Tensor:
         """``W + (alpha / rank) B A``, shape (out_features, in_features)."""
         return self.layer.weight + self.scale * self.lora_B @ self.lora_A
@@ -58,7 +63,9 @@ def add_lora(
 ) -> nn.Module:
     """Freeze a module, add adapters to its linear layers, in place, and return it.
 
-    If more than the adapters shall be trained, unfreeze it afterwards: ``module.head.requires_grad_(True)``.
+    If more than the adapters shall be trained, unfreeze it afterwards: ``module.head.requires_grad_(True)``. Adapters
+    that are there stay trained, so that a second call puts others beside them: on ``"*.query.layer"``, the frozen
+    layers of ``"*.query"``.
 
     Subclasses of ``nn.Linear`` get no adapters, since they may compute something else, nor does
     ``nn.MultiheadAttention``, which never calls its layers. A warning names those that ``targets`` match.
@@ -101,7 +108,13 @@ def add_lora(
             f"`targets` match layers that get no adapters and are frozen: {', '.join(left_out)}. `add_lora` adds them "
             "to layers of the class `nn.Linear`: build attention of these, or unfreeze what must be trained."
         )
+    trained: list[nn.Parameter] = []
+    for part in module.modules():
+        if isinstance(part, LoRALinear):
+            trained += [factor for factor in part.factors if factor.requires_grad]
     module.requires_grad_(False)
+    for factor in trained:
+        factor.requires_grad_(True)
     for name, layer in chosen.items():
         parent, _, attribute = name.rpartition(".")
         setattr(module.get_submodule(parent), attribute, LoRALinear(layer, rank, alpha))

@@ -114,6 +114,94 @@ def test_adapters_of_peft_train_as_those_of_add_lora(mode: Any) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("mode", "padding"),
+    [("average", "zeros"), ("average", "counts"), ("ffa", "zeros"), ("ffa", "counts"), ("svd", "zeros")],
+)
+def test_clients_of_unequal_ranks_train_adapters_that_are_smaller(mode: Any, padding: Any) -> None:
+    module = Linear(rank=2, seed=3)
+    layer = module.net[0]
+    base, a, b = (tensor.detach().clone() for tensor in (layer.layer.weight, layer.lora_A, layer.lora_B))
+    make: dict[str, Any] = {"generator": torch.Generator().manual_seed(1), "dtype": torch.float64}
+    clients = [(torch.randn(n, 4, **make), torch.randn(n, 3, **make)) for n in (4, 8)]
+    for _ in range(3):
+        models = []
+        for rank, (x, y) in zip((2, 1), clients, strict=True):
+            own_a, own_b = a[:rank].clone(), b[:, :rank].clone()
+            factors = [own_b] if mode == "ffa" else [own_a, own_b]
+            for factor in factors:
+                factor.requires_grad_()
+            for _ in range(2):
+                loss = (x @ (base + own_b @ own_a).T - y).square().sum() / len(x)
+                gradients = torch.autograd.grad(loss, factors)
+                with torch.no_grad():
+                    for factor, gradient in zip(factors, gradients, strict=True):
+                        factor -= 0.05 * gradient
+            models.append((own_a.detach(), own_b.detach()))
+        (a_1, b_1), (a_2, b_2) = models
+        # clients of 4 and 8 samples count 1/3 and 2/3; the second has the first rank alone
+        if mode == "svd":
+            u, values, v = torch.linalg.svd(b_1 @ a_1 / 3 + b_2 @ a_2 * 2 / 3, full_matrices=False)
+            a, b = v[:2], u[:, :2] * values[:2]
+        else:
+            alone = 1.0 if padding == "counts" else 1 / 3
+            if mode == "average":
+                a = torch.stack([a_1[0] / 3 + a_2[0] * 2 / 3, a_1[1] * alone])
+            b = torch.stack([b_1[:, 0] / 3 + b_2[:, 0] * 2 / 3, b_1[:, 1] * alone], dim=1)
+    algorithm = FedLoRA(mode, 1.0, ranks=[2, 1], padding=padding, local_epochs=2)
+    fit_clients(algorithm, module, clients, 3)
+    assert torch.allclose(layer.lora_B @ layer.lora_A, b @ a, rtol=1e-12, atol=1e-14)
+    values = 3 * 2 + 3 * 1 if mode == "ffa" else (3 + 4) * (2 + 1)
+    traffic = algorithm.algorithm.traffic
+    assert traffic.values_up == traffic.values_down == 3 * values
+    if padding == "zeros":  # one is enough
+        return
+    stacked = Linear(rank=2, seed=3)
+    fit_clients(
+        FedLoRA(mode, 1.0, ranks=[2, 1], padding=padding, local_epochs=2, executor="vectorized"), stacked, clients, 3
+    )
+    other = stacked.net[0]
+    assert torch.allclose(other.lora_B @ other.lora_A, b @ a, rtol=1e-9)
+
+
+def test_a_client_has_an_adapter_of_its_own_beside_the_shared_one() -> None:
+    module = Linear(rank=2, seed=3)
+    add_lora(module, "*.layer", rank=1)
+    shared, own = module.net[0], module.net[0].layer
+    base = own.layer.weight.detach().clone()
+    kept = [[tensor.detach().clone() for tensor in (own.lora_A, own.lora_B)] for _ in range(2)]
+    server = [tensor.detach().clone() for tensor in (shared.lora_A, shared.lora_B)]
+    make: dict[str, Any] = {"generator": torch.Generator().manual_seed(1), "dtype": torch.float64}
+    clients = [(torch.randn(n, 4, **make), torch.randn(n, 3, **make)) for n in (4, 8)]
+    algorithm = FedLoRA("average", 1.0, exchange=PersonalParameters("*.layer.lora_*"))
+    fit_clients(algorithm, module, clients, 3)
+    for _ in range(3):
+        ends = []
+        for client, (x, y) in enumerate(clients):
+            factors = [tensor.clone().requires_grad_() for tensor in (*server, *kept[client])]
+            weight = base + factors[1] @ factors[0] + factors[3] @ factors[2]
+            gradients = torch.autograd.grad((x @ weight.T - y).square().sum() / len(x), factors)
+            ends.append([factor.detach() - 0.05 * g for factor, g in zip(factors, gradients, strict=True)])
+            kept[client] = ends[client][2:]
+        server = [ends[0][place] / 3 + ends[1][place] * 2 / 3 for place in range(2)]
+    assert torch.allclose(shared.lora_A, server[0], rtol=1e-12)
+    assert torch.allclose(shared.lora_B, server[1], rtol=1e-12)
+    personal = algorithm.algorithm.chain.members[1]
+    for client in range(2):
+        values = personal.of_client(client)
+        for name, expected in zip(("lora_A", "lora_B"), kept[client], strict=True):
+            assert torch.allclose(values[f"net.0.layer.{name}"], expected, rtol=1e-12)
+    # 2 (4 + 3) values of the shared adapter
+    assert algorithm.algorithm.traffic.values_up == 2 * 3 * 14
+
+
+def test_ranks_of_clients_are_those_of_the_module_or_less() -> None:
+    with pytest.raises(ValueError, match="`ranks` must be at most 2"):
+        train(FedLoRA("average", 1.0, ranks=[3]), Linear(rank=2), 1)
+    with pytest.raises(ValueError, match="padding"):
+        FedLoRA("svd", ranks=[2], padding="counts")
+
+
 def test_names_of_peft() -> None:
     names = ["model.q.lora_A.default.weight", "model.q.lora_B.default.weight", "model.lora_A", "head.weight"]
     shapes = [(2, 4), (3, 2), (2, 2), (3,)]

@@ -157,6 +157,7 @@ STACKED: dict[str, Make] = {
     "RADFeda": lambda **k: fl.RADFed(3, 4, server=parts.Adaptive("yogi", 0.1, 0.9, 0.99, 0.01, 0.0), **k),
     "FedLoRA-svd": lambda **k: Adapted("svd", 4, **k),
     "FedLoRA": lambda **k: Adapted("average", 4, **k),
+    "FedLoRA-ranks": lambda **k: Adapted("average", 4, ranks=[2, 1], **k),
     "FedLoRA-ffa": lambda **k: Adapted("ffa", 4, **k),
 }
 #: Clients of these take gradients at several points, change the loss, or keep what their optimizers hold.

@@ -10,7 +10,9 @@ from torch import Tensor
 from typing_extensions import override
 
 from fl_lightning.parts.aggregations.base import Aggregation, Weighting
+from fl_lightning.parts.aggregations.holders import Padding, mean_of_holders, with_shares
 from fl_lightning.parts.aggregations.means import RunningMean
+from fl_lightning.parts.exchanges.partial import AdapterRanks
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult
 
@@ -28,6 +30,9 @@ class AdapterMean(Aggregation):
         by_svd: Whether B A becomes the best approximation of its rank to the clients' mean of B A (FlexLoRA), instead
             of the product of the means of B and A.
         weighting: ``"samples"`` or ``"uniform"``.
+        ranks: Says how many ranks clients have; all of them if ``None``.
+        padding: Clients of fewer ranks count with 0 in the means of A and B (``"zeros"``), or only those that have a
+            rank count (``"counts"``). A rank that no client of the round has stays as it is.
 
     Raises:
         ValueError: If ``weighting`` is anything else; when the fit begins, with ``by_svd``, if one factor of an adapter
@@ -36,6 +41,8 @@ class AdapterMean(Aggregation):
 
     by_svd: bool = False
     weighting: Weighting = "samples"
+    ranks: AdapterRanks | None = None
+    padding: Padding = "zeros"
 
     @override
     def setup(self, federation: Federation) -> None:
@@ -70,10 +77,13 @@ class AdapterMean(Aggregation):
         weights = [self.weight_of(result) for result in results]
         running = RunningMean()
         for result, weight in zip(results, weights, strict=True):
-            running.add(result.parameters, weight)
+            parameters = result.parameters
+            running.add(parameters if self.ranks is None else with_shares(parameters, self._held(result)), weight)
         mean, total = running.pop()
         if mean is None:
             return None
+        if self.ranks is not None:
+            mean = mean_of_holders(mean, model, self.padding)
         # The factors are views of the merged model, and are written to.
         merged = mean.clone()
         clients = [self._factors(result.parameters.to(merged)) for result in results]
@@ -101,6 +111,14 @@ class AdapterMean(Aggregation):
             square += float((r_left @ r_right.T).square().sum())
         self.error = square**0.5
         return merged
+
+    def _held(self, result: ClientResult) -> Tensor | None:
+        """Return which parameters a client holds, shape ``(num_parameters,)``; ``None`` for all."""
+        held = None if self.ranks is None else self.ranks.held(result.task)
+        if held is None:
+            return None
+        parameters, _ = self.federation.layout.split(held)
+        return parameters
 
     @override
     def values(self) -> dict[str, float]:
