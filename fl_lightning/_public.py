@@ -7,7 +7,6 @@ from fl_lightning.algorithms.diloco import DiLoCo
 from fl_lightning.algorithms.fedasync import FedAsync
 from fl_lightning.algorithms.fedavg import FedAvg
 from fl_lightning.algorithms.fedbuff import DynamicWeightFedBuff, FedBuff
-from fl_lightning.algorithms.feddf import FedDF
 from fl_lightning.algorithms.feddyn import FedDyn
 from fl_lightning.algorithms.federated import Federated
 from fl_lightning.algorithms.fedexp import MIFA, FedExP
@@ -33,6 +32,7 @@ from fl_lightning.algorithms.personal import (
     PerFedAvg,
     PFedMe,
 )
+from fl_lightning.algorithms.public_data import FedDF, FedMD
 from fl_lightning.algorithms.qfedavg import QFedAvg
 from fl_lightning.algorithms.radfed import RADFed
 from fl_lightning.algorithms.scaffold import Scaffold
@@ -100,6 +100,7 @@ __all__ = [
     "FedExP",
     "FedLC",
     "FedLoRA",
+    "FedMD",
     "FedNTD",
     "FedNova",
     "FedPer",

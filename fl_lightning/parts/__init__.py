@@ -90,6 +90,7 @@ from fl_lightning.parts.schedules.asynchronous import Asynchronous
 from fl_lightning.parts.schedules.base import Schedule
 from fl_lightning.parts.schedules.calibration import PAPER_STALENESS, calibrate_staleness
 from fl_lightning.parts.schedules.clusters import Clusters
+from fl_lightning.parts.schedules.consensus import PublicConsensus
 from fl_lightning.parts.schedules.gradient_first import GradientFirst
 from fl_lightning.parts.schedules.hierarchical import Hierarchical
 from fl_lightning.parts.schedules.own_models import AdaptiveStart, FineTuning, ProximalModels
@@ -192,6 +193,7 @@ __all__ = [
     "Prototypes",
     "Proximal",
     "ProximalModels",
+    "PublicConsensus",
     "RandomK",
     "Redistribution",
     "RememberedUpdates",

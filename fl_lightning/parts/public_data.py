@@ -75,11 +75,17 @@ class PublicData:
         """
         federation = self._federation
         device = federation.model.device
+        seeds = (round_index, federation.num_clients)
+        with self.evaluating(), seeded(federation.seed, Stream.PARTS, *seeds, device=device):
+            yield self._inputs(number)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Keep the module in eval mode."""
         modes = [(part, part.training) for part in self._module.modules()]
         self._module.eval()
         try:
-            with seeded(federation.seed, Stream.PARTS, round_index, federation.num_clients, device=device):
-                yield self._inputs(number)
+            yield
         finally:
             for part, mode in modes:
                 part.training = mode

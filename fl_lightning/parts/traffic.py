@@ -116,5 +116,7 @@ class Books(States):
         # Single numbers: scores, losses, choices of a cluster, and what the objective counts itself.
         number = Payload(1, self.federation.layout.payload([0]).bits_per_value)
         each_sends = (sampler.scored_at is not None) + objective.sends_loss + schedule.sends_choice
+        each_sends += schedule.numbers_sent
         traffic.send_up(number, each_sends * reported + report.scored + report.numbers)
+        traffic.send_down(number, schedule.numbers_sent * report.sent)
         traffic.send_down(number, objective.numbers_down * report.sent)

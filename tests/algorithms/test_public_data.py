@@ -129,3 +129,34 @@ def test_what_hides_clients_models_or_cannot_be_resumed_raises_an_error(options:
 def test_the_module_must_have_the_tensors_that_are_trained() -> None:
     with pytest.raises(ValueError, match="module"):
         fit_clients(fl.FedDF(nn.Linear(4, 3), DataLoader(PUBLIC, 4), 1.0), Classifier(), CLIENTS, 1)
+
+
+def test_fedmd_clients_digest_the_mean_of_their_scores_and_train_on() -> None:
+    first = {name: torch.full(shape, 0.2, dtype=torch.float64) for name, shape in (("weight", (3, 4)), ("bias", (3,)))}
+    own = [trained(first, x, y) for x, y in CLIENTS]
+    for _ in range(2):
+        wanted = [(x, sum(linear(model, x) for model in own) / 3) for x in (PUBLIC[:4], PUBLIC[4:])]
+        for client, model in enumerate(own):
+            leaves = {name: value.clone().requires_grad_() for name, value in model.items()}
+            adam = torch.optim.Adam(leaves.values(), lr=0.05)
+            for x, scores in wanted * 2:
+                adam.zero_grad()
+                (linear(leaves, x) - scores).abs().mean().backward()
+                adam.step()
+            own[client] = trained({name: leaf.detach() for name, leaf in leaves.items()}, *CLIENTS[client])
+    callback = fl.FedMD(Classifier(), DataLoader(PUBLIC, 4), batches=2, digestions=2, lr=0.05)
+    trainer = fit_clients(callback, Classifier(), CLIENTS, 3)
+    for client, model in enumerate(own):
+        found = fl.client_model(trainer, client)
+        assert (found["layers.1.weight"] - model["weight"]).abs().max() < 1e-13
+    # nothing but 7 x 3 scores, each way, for three clients in three rounds
+    traffic = callback.algorithm.traffic
+    assert (traffic.models_down, traffic.models_up) == (0, 0)
+    assert traffic.bits_down == traffic.bits_up == 64 * 7 * 3 * 3 * 3
+
+
+@pytest.mark.parametrize(("kept", "exchange"), [("*", "layers.1"), ("layers.1", "*")])
+def test_the_consensus_needs_models_that_are_all_the_clients_own(kept: str, exchange: str) -> None:
+    schedule = parts.PublicConsensus(Classifier(), DataLoader(PUBLIC, 4), parts.PersonalParameters(kept))
+    with pytest.raises(ValueError, match="personal_parameters"):
+        fl.Federated(schedule=schedule, exchange=parts.PersonalParameters(exchange))

@@ -225,7 +225,11 @@ KINDS: dict[str, Kind] = {
     "credits": only(3, [3, 1], None, wrong=(0, "x", [0], 1.5)),
     "FedDF.buffers": choice("average", "server"),
     "FedDF.exchange": only(fl.Clip(1.0), [], [fl.Clip(1.0)], None, wrong=(3, "x", fl.Clip, [3], parts.Median())),
-    "FedDF.optimizer EnsembleDistillation.optimizer": only(torch.optim.SGD, wrong=(3, "Adam", None)),
+    "FedMD.exchange": only(fl.Clip(1.0), [], [fl.Clip(1.0)], None, wrong=(3, "x", fl.Clip, [3], parts.Median())),
+    "PublicConsensus.personal_parameters": only(fl.PersonalParameters("*"), wrong=(3, "x", None)),
+    "FedDF.optimizer EnsembleDistillation.optimizer FedMD.optimizer PublicConsensus.optimizer": only(
+        torch.optim.SGD, wrong=(3, "Adam", None)
+    ),
     "TorchServer.optimizer": only(torch.optim.AdamW, wrong=(3, "AdamW", None)),
     "trim": only(0, 2, np.int64(1), 0.25, wrong=(-1, 0.5, NAN, "x", None, True, torch.tensor(1))),
     "widths": only([1.0, 0.5], (1,), np.array([0.5]), wrong=(0.5, "a", [], [0.0], [1.5], [NAN], [None], None)),

@@ -36,7 +36,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "kept, stacked": ("Scaffold", "FedNova", "QFedAvg", "MIFA", "APFL", "Mime", "MimeLite", "FjORD", "FedDF"),
     "kept, resumed": ("Scaffold", "FedNova", "QFedAvg", "MIFA", "APFL", "Mime", "MimeLite", "FjORD", "FedDF"),
     "kept, two processes": ("Scaffold", "FedNova", "QFedAvg", "MIFA", "APFL", "Mime", "MimeLite", "FjORD", "FedDF"),
-    "personal head": ("Local", "FedPer", "FedRep", "LGFedAvg", "FedProto", "Mime", "MimeLite", "FedDF"),
+    "personal head": ("Local", "FedPer", "FedRep", "LGFedAvg", "FedProto", "Mime", "MimeLite", "FedDF", "FedMD"),
     "rate by step": ("FedNova", "QFedAvg", "MIFA"),
     "power of choice, personal": ("Mime", "MimeLite", *NARROW, "FedDF"),
     "active, personal": ("Mime", "MimeLite", *NARROW, "FedDF"),

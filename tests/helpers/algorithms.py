@@ -108,6 +108,7 @@ STACKED: dict[str, Make] = {
     "HeteroFL": lambda **k: fl.HeteroFL([1.0, 0.5], 4, **k),
     "HeteroFL-drawn": lambda **k: fl.HeteroFL([1.0, 0.5], 4, drawn=True, weighting="samples", **k),
     "FedDF": lambda **k: fl.FedDF(Net(), public(), 4, steps=3, lr=0.05, **k),
+    "FedMD": lambda **k: fl.FedMD(Net(), public(), 4, batches=2, lr=0.05, **k),
     "FedAvgM": lambda **k: fl.FedAvgM(0.9, clients_per_round=4, **k),
     "FedAdagrad": lambda **k: fl.FedAdagrad(clients_per_round=4, **k),
     "FedAdam": lambda **k: fl.FedAdam(clients_per_round=4, bias_correction=True, **k),

@@ -58,6 +58,11 @@ class Schedule(Part, ABC):
         return 0, 0
 
     @property
+    def numbers_sent(self) -> int:
+        """How many numbers go to each client of the round, and as many back, besides models and a choice."""
+        return 0
+
+    @property
     def has_models_under_way(self) -> bool:
         """Whether clients or slots hold models that the server has not aggregated yet."""
         return False

@@ -1069,6 +1069,49 @@ class Distilled(Referee):
         self.server = student
 
 
+class Agreeing(Referee):
+    """FedMD, eq. (97), (98), by SGD: models are the clients' own, and digest the mean of all class scores."""
+
+    personal = ("*",)
+    lr = 0.5
+
+    @classmethod
+    def options_of(cls) -> dict[str, Any]:
+        digestion = {"batches": 2, "digestions": 2, "lr": cls.lr, "optimizer": torch.optim.SGD}
+        return {"loader": DataLoader(PUBLIC, 4), **digestion}
+
+    def play_round(self, number: int) -> None:
+        trainings = self.of_phase(number, 0)
+        have_trained = any(training.client in self.values for training in trainings)
+        received = {training.client: self.receive(training.client) for training in trainings}
+        lessons = []
+        for x in (PUBLIC[:4], PUBLIC[4:8]):
+            scores = [forward(model, x, train=False)[1] for model in received.values()]
+            lessons.append((x, torch.stack(scores).mean(0)))
+        numbers = sum(wanted.numel() for _, wanted in lessons) * len(trainings)
+        self.bits_down += 64 * numbers
+        self.bits_up += 64 * numbers
+        reports = []
+        for training in trainings:
+            client = training.client
+            start = self.digest(received[client], lessons * 2) if have_trained else received[client]
+            trained, rates = self.sgd(training, start, centre=received[client])
+            report = Report(client, received[client], trained, {}, rates)
+            report.sent = self.send(client, received[client], trained)
+            reports.append(report)
+        self.held = {}
+        self.merge(reports)
+
+    def digest(self, model: State, lessons: list[tuple[Tensor, Tensor]]) -> State:
+        model = copy(model)
+        for x, wanted in lessons:
+            leaves = {name: model[name].clone().requires_grad_() for name in self.trained}
+            loss = (forward({**model, **leaves}, x, train=False)[1] - wanted).abs().mean()
+            for name, gradient in zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True):
+                model[name] = model[name] - type(self).lr * gradient
+        return model
+
+
 class Hierarchy(Referee):
     """HierFAVG, eq. (89), (90): regional models are means of their clients', and the server's the mean of them."""
 
@@ -1196,6 +1239,7 @@ METHODS: dict[str, Method] = {
         },
         takes_module=True,
     ),
+    "FedMD": Method(lambda module, **k: fl.FedMD(module, **Agreeing.options_of(), **k), Agreeing, takes_module=True),
     "HierFAVG": Method(
         lambda **k: fl.HierFAVG(Hierarchy.groups, Hierarchy.inner_rounds, **k),
         Hierarchy,
