@@ -1,4 +1,4 @@
-"""Fills the tables of these pages from the files in ``results``.
+"""Fills the tables of these pages, and of ``docs/results.md``, from the files in ``results``.
 
     python research/tables.py            # writes the tables
     python research/tables.py --check    # fails if a table is not that of its file
@@ -22,6 +22,7 @@ from fl_lightning.report.published import Pair, Score, published_score
 
 HERE = Path(__file__).parent
 TABLES = HERE.parent / "fl_lightning" / "recipes" / "tables"
+PAGES = [*sorted(HERE.glob("*.md")), HERE.parent / "docs" / "results.md"]
 BLOCK = re.compile(r"(<!-- table\n(.*?)\n-->\n\n)(?:\|[^\n]*\n)*", re.DOTALL)
 
 
@@ -47,8 +48,8 @@ def gain(ours: float, theirs: float) -> str:
 
 
 def spread(values: pd.Series, digits: int = 2) -> str:
-    """Return mean and standard deviation."""
-    return f"{values.mean():.{digits}f} ± {values.std():.{digits}f}"
+    """Return mean and standard deviation; the value alone if there is one."""
+    return with_sd(Score(values.mean(), values.std(), len(values)), digits)
 
 
 def scores(
@@ -117,11 +118,13 @@ def published_pairs() -> list[tuple[Pair, str]]:
 
 def published_table() -> pd.DataFrame:
     """Return the published scores beside ours, as strings."""
+    causes = read("published_causes").fillna("")
     rows = []
     for pair, rounds in published_pairs():
         assert pair.here is not None
-        done, _, planned = rounds.split()
-        is_met = pair.is_met if done == planned else None
+        known = causes[(causes["data"] == pair.data) & causes["method"].isin([pair.method, ""])]
+        cause = known["cause"].iloc[0] if len(known) else ""
+        met, why = verdict(pair, rounds, cause)
         rows.append(
             {
                 "data": pair.data,
@@ -133,15 +136,39 @@ def published_table() -> pd.DataFrame:
                 "seeds": pair.here.runs,
                 "rounds": rounds,
                 "error": "" if math.isnan(pair.error) else fixed(pair.error),
-                "within two errors": {True: "yes", False: "no", None: ""}[is_met],
+                "within two errors": met,
+                "why not": why,
             }
         )
     return pd.DataFrame(rows).set_index("data")
 
 
-def with_sd(score: Score) -> str:
+def verdict(pair: Pair, rounds: str, cause: str) -> tuple[str, str]:
+    """Return whether a published score is met, ``"yes"``, ``"no"`` or ``"open"``, and why not."""
+    done, _, planned = rounds.split()
+    if done != planned:
+        return "open", f"{rounds} rounds"
+    if pair.is_met is None:
+        return "open", "one run each"
+    if pair.is_met:
+        return "yes", ""
+    return "no", cause or "not known"
+
+
+def published_counts() -> pd.DataFrame:
+    """Return how many published scores of each source are met."""
+    table = published_table().reset_index()
+    source = table["source"].str.split(",").str[0]
+    counts = pd.crosstab(source, table["within two errors"]).reindex(columns=["yes", "no", "open"], fill_value=0)
+    counts.loc["all"] = counts.sum()
+    counts.columns = pd.Index(["within two errors", "not within", "open"])
+    return counts
+
+
+def with_sd(score: Score, digits: int = 2) -> str:
     """Return a score with its standard deviation, if that is known."""
-    return fixed(score.mean) if math.isnan(score.sd) else f"{fixed(score.mean)} ± {fixed(score.sd)}"
+    mean = fixed(score.mean, digits)
+    return mean if math.isnan(score.sd) else f"{mean} ± {fixed(score.sd, digits)}"
 
 
 def markdown(table: pd.DataFrame) -> str:
@@ -168,7 +195,7 @@ def filled(page: Path) -> str:
 
 
 if __name__ == "__main__":
-    pages = {page: filled(page) for page in sorted(HERE.glob("*.md"))}
+    pages = {page: filled(page) for page in PAGES}
     if "--check" in sys.argv:
         old = [page.name for page, text in pages.items() if text != page.read_text(encoding="utf-8")]
         sys.exit(f"Run python research/tables.py: {', '.join(old)} would change." if old else 0)
