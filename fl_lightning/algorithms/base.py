@@ -163,7 +163,7 @@ class AggregationCallback(LoopCallback):
         *,
         schedule: Schedule | None = None,
         objective: LocalObjective | None = None,
-        exchange: Exchange | None = None,
+        exchange: Exchange | Sequence[Exchange] | None = None,
         aggregation: Aggregation | None = None,
         server_optimizer: ServerOptimizer | None = None,
     ) -> Algorithm:
@@ -172,16 +172,17 @@ class AggregationCallback(LoopCallback):
         Args:
             schedule: From which model clients start, and when the server acts; FedAvg's if ``None``, as for all parts.
             objective: What clients minimise.
-            exchange: What travels, before the exchanges of the argument ``exchange``.
+            exchange: What travels, one or several, before the exchanges of the argument ``exchange``.
             aggregation: How results are merged, unless the argument ``aggregation`` replaces it.
             server_optimizer: How the server moves.
         """
+        own = exchange if isinstance(exchange, Sequence) else [exchange]
         more = self.exchange if isinstance(self.exchange, (list, tuple)) else [self.exchange]
         parts = {
             "sampler": self.sampler,
             "schedule": schedule,
             "objective": objective,
-            "exchange": [each for each in (exchange, *more) if each is not None],
+            "exchange": [each for each in (*own, *more) if each is not None],
             "aggregation": aggregation if self.aggregation is None else self.aggregation,
             "server_optimizer": server_optimizer,
             "participation": self.participation,

@@ -5,15 +5,20 @@ from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Literal
 
 import lightning.pytorch as pl
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.parts.aggregations.adapters import AdapterMean
+from fl_lightning.models.lora import LoRALinear
+from fl_lightning.parts.aggregations.adapters import AdapterMean, AdapterStack
 from fl_lightning.parts.aggregations.base import Aggregation, Weighting
 from fl_lightning.parts.aggregations.holders import HolderMean, Padding
 from fl_lightning.parts.aggregations.means import WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.exchanges.base import Exchange
 from fl_lightning.parts.exchanges.partial import AdapterRanks
+from fl_lightning.parts.exchanges.stacks import StackMessages
+from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.objectives.held import HeldGradients
 from fl_lightning.settings import Count
 
@@ -34,7 +39,8 @@ class FedLoRA(AggregationCallback):
         mode: ``"average"`` takes the means of A and of B, whose product is not the mean of the products. ``"ffa"``
             freezes A as it is at the start, until the fit ends (FFA-LoRA, Sun et al. 2024): B alone is trained and
             travels, without an error. ``"svd"`` splits the mean of the products by a singular value decomposition, cut
-            off at the rank (FlexLoRA, Bai et al. 2024).
+            off at the rank (FlexLoRA, Bai et al. 2024). ``"stack"`` adds the mean of the products to the frozen weights
+            after each round, in which adapters begin anew, without an error (FLoRA, Wang et al. 2024).
         clients_per_round: Clients that train in a round: a float is the fraction C (default 0.1), an int the number m.
         weighting: ``"samples"`` weighs a client by its size n_k, ``"uniform"`` gives all clients the same weight.
         ranks: Ranks of clients' adapters, the largest of which the module has: leading rows of A and columns of B.
@@ -54,7 +60,7 @@ class FedLoRA(AggregationCallback):
         >>> trainer.fit(module, datamodule=data)
     """
 
-    mode: Literal["average", "ffa", "svd"] = "average"
+    mode: Literal["average", "ffa", "svd", "stack"] = "average"
     clients_per_round: int | float | None = None
     _: KW_ONLY
     weighting: Weighting = "samples"
@@ -69,21 +75,30 @@ class FedLoRA(AggregationCallback):
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""
-        if self.mode == "svd" and self.aggregation is not None:
-            raise ValueError('`mode="svd"` is an aggregation, which `aggregation` replaces. Give only one of the two.')
-        if self.mode == "svd" and self.padding == "counts":
+        merges_products = self.mode in ("svd", "stack")
+        if merges_products and self.aggregation is not None:
             raise ValueError(
-                '`padding` is of the means of A and B, which `mode="svd"` does not take, got "counts". Leave it out.'
+                f'`mode="{self.mode}"` is an aggregation, which `aggregation` replaces. Give only one of the two.'
+            )
+        if merges_products and self.padding == "counts":
+            raise ValueError(
+                f'`padding` is of the means of A and B, which `mode="{self.mode}"` does not take, got "counts". Leave '
+                "it out."
             )
         held = None if self.ranks is None else AdapterRanks(self.ranks)
+        exchange: list[Exchange] = [] if held is None else [held]
         aggregation: Aggregation = AdapterMean(self.mode == "svd", self.weighting, held, self.padding)
         if self.mode == "ffa":
             # With one A for all the mean of B is exact, so that there is no error to log.
             aggregation = WeightedMean(self.weighting)
             if held is not None:
                 aggregation = HolderMean(held, self.weighting, self.padding)
+        if self.mode == "stack":
+            messages = StackMessages(held)
+            aggregation = AdapterStack(messages, self.weighting)
+            exchange.append(messages)
         objective = None if held is None else HeldGradients(held)
-        return self.compose(objective=objective, exchange=held, aggregation=aggregation)
+        return self.compose(objective=objective, exchange=exchange, aggregation=aggregation)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Find the adapters; freeze A for the fit if it is not trained."""
@@ -93,6 +108,14 @@ class FedLoRA(AggregationCallback):
                 f"FedLoRA needs a module with adapters, parameters named `lora_A` and `lora_B`, got "
                 f"{type(pl_module).__name__} without any. Make them by `fl_lightning.models.add_lora(module)` or peft."
             )
+        if stage == "fit" and self.mode == "stack":
+            for name in (name for name, _ in pl_module.named_parameters() if "lora_A" in name.split(".")):
+                path, _, own = name.rpartition(".")
+                if own != "lora_A" or not isinstance(pl_module.get_submodule(path), LoRALinear):
+                    raise ValueError(
+                        '`mode="stack"` adds to the frozen weights of adapters of `fl_lightning.models.add_lora`, got '
+                        f"{name!r}. Make them by it, or give another `mode`."
+                    )
         if stage == "fit" and self.mode == "ffa":
             for factor in factors:
                 if factor.requires_grad:
@@ -100,9 +123,52 @@ class FedLoRA(AggregationCallback):
                     self._frozen.append(factor)
         super().setup(trainer, pl_module, stage)
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Add what a round has left, that ended with an error before this could be done."""
+        super().on_train_start(trainer, pl_module)
+        self._fold(pl_module)
+
+    def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Add the round's products to the frozen weights, with ``mode="stack"``."""
+        self._fold(pl_module)
+
+    def _fold(self, module: pl.LightningModule) -> None:
+        """Add the stacks of adapters to the frozen weights, and to the server's model where it has them."""
+        aggregation = self.algorithm.aggregation
+        if not isinstance(aggregation, AdapterStack) or not aggregation.stack:
+            return
+        run = self.algorithm.run
+        changed: dict[str, Tensor] = {}
+        for (a, _), (left, right) in zip(aggregation.pairs, aggregation.stack, strict=True):
+            path = a.removesuffix(".lora_A")
+            adapter = module.get_submodule(path)
+            assert isinstance(adapter, LoRALinear)
+            scale = adapter.scale
+            layer: nn.Module = adapter
+            while isinstance(layer, LoRALinear):
+                layer = layer.layer
+                path = f"{path}.layer"
+            assert isinstance(layer, nn.Linear)
+            with torch.no_grad():
+                layer.weight.add_((scale * left @ right).to(layer.weight.dtype))
+            changed[f"{path}.weight"] = layer.weight.detach()
+        aggregation.stack = []
+        run.server.model = _with_tensors(run.federation, run.server.model, changed)
+        run.shown = _with_tensors(run.federation, run.shown, changed)
+
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """End the fit; A can be trained again."""
         super().teardown(trainer, pl_module, stage)
         for factor in self._frozen:
             factor.requires_grad_(True)
         self._frozen = []
+
+
+def _with_tensors(federation: Federation, model: Tensor, changed: Mapping[str, Tensor]) -> Tensor:
+    """Return a model, shape ``(size,)``, with other values of those of the named tensors that it has."""
+    model = model.clone()
+    tensors = federation.tensors(model)
+    for name, values in changed.items():
+        if name in tensors:
+            tensors[name].copy_(values)
+    return model

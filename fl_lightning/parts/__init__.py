@@ -1,6 +1,6 @@
 """The parts of federated algorithms. They need only torch and numpy, not Lightning."""
 
-from fl_lightning.parts.aggregations.adapters import AdapterMean
+from fl_lightning.parts.aggregations.adapters import AdapterMean, AdapterStack
 from fl_lightning.parts.aggregations.base import Aggregation
 from fl_lightning.parts.aggregations.distilled import EnsembleDistillation
 from fl_lightning.parts.aggregations.extrapolated import ExtrapolatedMean
@@ -46,6 +46,7 @@ from fl_lightning.parts.exchanges.personal import PersonalParameters
 from fl_lightning.parts.exchanges.privacy.client_level import DifferentialPrivacy
 from fl_lightning.parts.exchanges.privacy.local import LocalDifferentialPrivacy
 from fl_lightning.parts.exchanges.privacy.secure import SecureAggregation
+from fl_lightning.parts.exchanges.stacks import StackMessages
 from fl_lightning.parts.exchanges.sub_models import SubModels
 from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
 from fl_lightning.parts.layout import Layout
@@ -112,6 +113,7 @@ __all__ = [
     "ActiveSampler",
     "AdapterMean",
     "AdapterRanks",
+    "AdapterStack",
     "Adaptive",
     "AdaptiveStart",
     "Aggregation",
@@ -212,6 +214,7 @@ __all__ = [
     "SignFlipping",
     "SignSGD",
     "Span",
+    "StackMessages",
     "StaleMean",
     "StalenessMixing",
     "StalenessWeightedDeltas",

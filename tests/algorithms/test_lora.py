@@ -14,9 +14,20 @@ from helpers.toys import fit_clients
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fl_lightning import FedAvg, FedLoRA
+from fl_lightning import FedAvg, Federated, FedLoRA
 from fl_lightning.models import add_lora
-from fl_lightning.parts import AdapterMean, ClientResult, Federation, Layout, PersonalParameters, Task
+from fl_lightning.parts import (
+    AdapterMean,
+    AdapterStack,
+    ClientResult,
+    Federation,
+    FineTuning,
+    Layout,
+    PersonalParameters,
+    StackMessages,
+    Task,
+    TopK,
+)
 
 MODES = ("average", "ffa", "svd")
 
@@ -162,6 +173,55 @@ def test_clients_of_unequal_ranks_train_adapters_that_are_smaller(mode: Any, pad
     )
     other = stacked.net[0]
     assert torch.allclose(other.lora_B @ other.lora_A, b @ a, rtol=1e-9)
+
+
+@pytest.mark.parametrize("base_travels", [True, False])
+def test_stacks_go_into_the_frozen_weights(base_travels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not base_travels:
+        monkeypatch.setattr("fl_lightning.clients.state_vector._FEW", 0)
+        monkeypatch.setattr("fl_lightning.clients.state_vector._FROZEN_SHARE", 0)
+    module = Linear(rank=2, seed=3)
+    layer = module.net[0]
+    layer.scale = 0.5
+    weight, first = layer.layer.weight.detach().clone(), layer.lora_A.detach().clone()
+    make: dict[str, Any] = {"generator": torch.Generator().manual_seed(1), "dtype": torch.float64}
+    clients = [(torch.randn(n, 4, **make), torch.randn(n, 3, **make)) for n in (4, 8)]
+    algorithm, kept = FedLoRA("stack", 1.0, ranks=[2, 1]), Kept()
+    fit_clients(algorithm, module, clients, 3, kept)
+    starts = []
+    for number in range(3):
+        products = []
+        for client, (x, y) in enumerate(clients):
+            [result] = [each for each in kept.results if (each.task.round, each.client) == (number, client)]
+            a, b = result.received[:8].view(2, 4), result.received[8:14].view(3, 2)
+            assert not b.any()
+            assert not a[2 - client :].any()
+            own = [tensor.clone().requires_grad_() for tensor in (a[: 2 - client], b[:, : 2 - client])]
+            loss = (x @ (weight + 0.5 * own[1] @ own[0]).T - y).square().sum() / len(x)
+            ends = [t - 0.05 * g for t, g in zip(own, torch.autograd.grad(loss, own), strict=True)]
+            products.append((ends[1] @ ends[0]).detach())
+            starts.append(a[0])
+        weight = weight + 0.5 * (products[0] / 3 + products[1] * 2 / 3)
+    assert torch.allclose(layer.layer.weight, weight, rtol=1e-12, atol=1e-14)
+    assert not layer.lora_B.any()
+    # one A for all clients, and a new one in each round: the first is the module's
+    assert torch.equal(starts[0], first[0])
+    assert torch.equal(starts[2], starts[3])
+    assert not torch.equal(starts[2], starts[4])
+    assert layer.lora_A.abs().max() <= 0.5
+    # adapters of 14 and 7 values; down, later, the stack of both, which is more than the product's 12 values
+    traffic = algorithm.algorithm.traffic
+    assert traffic.values_up == 3 * 21
+    assert traffic.values_down == 21 + 2 * 2 * 12
+
+
+def test_what_stacks_cannot_be_combined_with() -> None:
+    for options in ({"exchange": TopK(0.5)}, {"optimizer_state": "kept"}, {"aggregation": AdapterMean()}):
+        with pytest.raises(ValueError, match=r"owes|fresh|aggregation"):
+            FedLoRA("stack", 1.0, **options)
+    with pytest.raises(ValueError, match="Synchronous"):
+        messages = StackMessages()
+        Federated(1.0, exchange=messages, aggregation=AdapterStack(messages), schedule=FineTuning(every=2))
 
 
 def test_a_client_has_an_adapter_of_its_own_beside_the_shared_one() -> None:

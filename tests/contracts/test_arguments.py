@@ -235,7 +235,10 @@ KINDS: dict[str, Kind] = {
     "widths": only([1.0, 0.5], (1,), np.array([0.5]), wrong=(0.5, "a", [], [0.0], [1.5], [NAN], [None], None)),
     "AdapterRanks.ranks": only([2, 1], np.array([4]), wrong=(2, "a", [], [0], [1.5], [None], None)),
     "FedLoRA.ranks": only([2, 1], np.array([4]), None, wrong=(2, "a", [], [0], [1.5], [None])),
-    "AdapterMean.ranks": only(parts.AdapterRanks([1]), None, wrong=(3, "x", parts.SubModels([0.5]))),
+    "messages": only(parts.StackMessages(), wrong=(3, "x", None, parts.StackMessages)),
+    "AdapterMean.ranks StackMessages.ranks": only(
+        parts.AdapterRanks([1]), None, wrong=(3, "x", parts.SubModels([0.5]))
+    ),
     "HeteroFL.hidden SubModels.hidden": only({"a": 0}, {}, None, wrong=(3, "a", ["a"])),
     "HeteroFL.inputs FjORD.inputs SubModels.inputs outputs whole": only("head", ["a"], None, wrong=(3, "", [""])),
     "partial": only(parts.SubModels([0.5]), wrong=(3, "x", None, parts.SubModels, fl.Clip(1.0))),

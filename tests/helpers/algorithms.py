@@ -159,6 +159,7 @@ STACKED: dict[str, Make] = {
     "FedLoRA-svd": lambda **k: Adapted("svd", 4, **k),
     "FedLoRA": lambda **k: Adapted("average", 4, **k),
     "FedLoRA-ranks": lambda **k: Adapted("average", 4, ranks=[2, 1], **k),
+    "FedLoRA-stack": lambda **k: Adapted("stack", 4, ranks=[2, 1], **k),
     "FedLoRA-ffa": lambda **k: Adapted("ffa", 4, **k),
 }
 #: Clients of these take gradients at several points, change the loss, or keep what their optimizers hold.

@@ -103,13 +103,7 @@ class PartialModel(Exchange, ABC):
                     "aggregation that hold it, such as HeldGradients(partial) and HolderMean(partial)."
                 )
         schedule = algorithm.schedule
-        own = type(schedule)
-        is_plain = (
-            own.further_models is Schedule.further_models
-            and own.correction is Schedule.correction
-            and own.start is Schedule.start
-        )
-        if schedule.hides_clients or not is_plain:
+        if not trains_once(schedule):
             yield (
                 f"The schedule cannot be {schedule!r} with {self!r}: clients must start from what they receive of the "
                 "server's model, and train it once. Give Synchronous() or Asynchronous(...)."
@@ -188,6 +182,46 @@ class PartialModel(Exchange, ABC):
     def _part(held: Tensor | None, model: Tensor) -> Tensor:
         """Return a model with 0 where it is not held."""
         return model if held is None else model.where(held, 0)
+
+
+def trains_once(schedule: Schedule) -> bool:
+    """Return whether each client trains the server's model, from what it receives of it, and no other one."""
+    own = type(schedule)
+    is_plain = (
+        own.further_models is Schedule.further_models
+        and own.correction is Schedule.correction
+        and own.start is Schedule.start
+    )
+    return is_plain and not schedule.hides_clients
+
+
+def pairs_of(federation: Federation, *, need_both: bool = False) -> list[tuple[str, str]]:
+    """Return the names of A and B of the adapters whose product the server knows: both are trained and travel.
+
+    Args:
+        federation: The run.
+        need_both: Whether the products are merged.
+
+    Raises:
+        ValueError: If the products are merged, and of an adapter only one factor travels.
+    """
+    trained = federation.layout.trained
+    traveling = trained if federation.traveling is None else federation.traveling
+    pairs: list[tuple[str, str]] = []
+    for a in trained:
+        b = a.replace("lora_A", "lora_B")
+        if "lora_A" not in a.split(".") or b not in trained:
+            continue
+        sent = [factor for factor in (a, b) if factor in traveling]
+        if len(sent) == 2:
+            pairs.append((a, b))
+        elif sent and need_both:
+            raise ValueError(
+                "The products B A are merged, of which the server must know both factors, but of "
+                f"{a} and {b} only {sent[0]} travels. Let both travel or none, or take the means of A and B, by "
+                '`mode="average"` of FedLoRA.'
+            )
+    return pairs
 
 
 def check_not_empty(name: str, levels: Sequence[float]) -> None:
