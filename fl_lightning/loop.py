@@ -2,10 +2,11 @@
 
 A round, in the order in which :class:`~fl_lightning._lightning.loops.round_loop.RoundLoop` calls it::
 
-    draw_clients        Round.draw makes a task for each of the round's clients; on_train_epoch_start
+    draw_clients        Round.draw makes a task for each of the round's clients; then comes on_train_epoch_start
     train_round         Round.play
-        _execute            the executor trains the tasks of this process, one after the other: LocalTraining.train
-                            their results come back to Round.play one by one; the server takes them, and moves
+        _execute            the executor hands out the results of this process's tasks, one by one. A client trains
+                            (LocalTraining.train) when the schedule's loop asks for its result, for the server to take
+                        after the last result, the server moves
     load_published      the module gets the model that users see
     end_round           what the round has changed is kept; had it broken off before, all would be put back
     call_round_hooks    on_round_end, then validation, logs and checkpoints
@@ -155,11 +156,14 @@ class FederatedLoop(RoundLoop):
         """Return the mean number of batches of one client's local training, rounded up."""
         return ClientBatches(self.trainer, self.data, self.settings, self.algorithm).mean_counted()
 
-    def on_fit_start(self) -> None:
-        """Take the module's weights as the server's model, or go on from a checkpoint."""
+    def begin_fit(self) -> None:
+        """Take the module's weights as the server's model, or go on from a checkpoint.
+
+        The clients' training and the :class:`Run` are made here, ``algorithm.run`` with it.
+        """
         state = self.restored
         self.restored = None
-        self.training = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings, self._after_client)
+        self.training = LocalTraining(self.epoch_loop, self.data, self.algorithm, self.settings, self._choose_threads)
         if self.training.vector.layout.size >= _LARGE:
             # An earlier fit's trainer, loops and callbacks refer to each other, and hold its models until then.
             gc.collect()
@@ -265,19 +269,19 @@ class FederatedLoop(RoundLoop):
             )
 
     def train_round(self) -> None:
-        """Train this process's clients."""
-        self._start_clients()
+        """Play the round: this process's clients train, and the server takes their results and moves."""
+        self._take_up_changes()
         under_way = self.algorithm.schedule.rounds_under_way()
         if under_way is not None:
             self.carried.past_settings = self.epoch_loop.optimizers.keep_settings(self.round_index, under_way)
         self.algorithm.run.round.play(self._execute)
 
-    def _start_clients(self) -> None:
+    def _take_up_changes(self) -> None:
         """Let clients begin with what hooks have set, and written into the module, at the round's start."""
-        self.training.begin_round()
+        self.training.prepare_clients()
         self.adopt_changes()
         self.epoch_loop.optimizers.past = self.carried.past_settings
-        self.epoch_loop.begin_clients()
+        self.epoch_loop.take_up_settings()
 
     def _execute(self, tasks: Sequence[Task]) -> Iterable[ClientResult | Upload]:
         """Let the executor train this process's share of tasks; return their results, which come one by one."""
@@ -289,8 +293,8 @@ class FederatedLoop(RoundLoop):
 
     def load_published(self) -> None:
         """Give the module the model that the user sees, and note what the next round needs."""
-        # Where all clients are other machines, none has come here yet.
-        self._after_client()
+        # Where all clients are other machines, none has trained here, after which threads would have been chosen.
+        self._choose_threads()
         self.training.vector.check_constant()
         self._carry_over()
         self.training.vector.write(self.algorithm.run.round.published)
@@ -305,16 +309,18 @@ class FederatedLoop(RoundLoop):
 
     def call_round_hooks(self) -> None:
         """Call ``on_round_end`` of the callbacks; what is drawn from here to the next round depends on the round."""
-        seed_global_generators(self.settings.run_seed, Stream.SERVER, self.round_index - 1)
+        seed_global_generators(self.settings.run_seed, Stream.SERVER, self.last_round)
+        # Users count rounds from 1.
+        number = self.last_round + 1
         report = self.algorithm.run.round.report
         if report.left_out:
             rank_zero_warn(
-                f"Round {self.round_index}: left out the results of clients {report.left_out[:20]}, with NaN or "
+                f"Round {number}: left out the results of clients {report.left_out[:20]}, with NaN or "
                 f"infinite values; {len(report.reported)} others count. What these clients logged still counts in the "
                 "round's training metrics. Look for NaN in their samples, lower the learning rate, or clip gradients."
             )
         elif not report.reported:
-            rank_zero_info(f"Round {self.round_index} is empty: no client reported.")
+            rank_zero_info(f"Round {number} is empty: no client reported.")
         notify(self.trainer, "on_round_end")
 
     def on_advance_end(self) -> None:
@@ -377,7 +383,7 @@ class FederatedLoop(RoundLoop):
         shares = balance(tasks, costs, self.trainer.world_size, self.algorithm.run.owner)
         return shares[self.trainer.global_rank]
 
-    def _after_client(self) -> None:
+    def _choose_threads(self) -> None:
         """Choose the threads once a client has trained, and say how clients train when that changes."""
         self.threads.choose(self.training.counts, self.trainer.world_size)
         how = self.executor.describe()
@@ -392,10 +398,10 @@ class FederatedLoop(RoundLoop):
 
     def finish(self) -> None:
         """Make clients' models of the last round; nothing is logged."""
-        self.data.begin_round(self.round_index - 1)
-        self._start_clients()
+        self.data.begin_round(self.last_round)
+        self._take_up_changes()
         with unnoticed(self.trainer.lightning_module):
-            self.algorithm.run.finish(self.round_index - 1, self._execute)
+            self.algorithm.run.finish(self.last_round, self._execute)
 
     # ---- checkpoints ----
 
@@ -416,7 +422,7 @@ class FederatedLoop(RoundLoop):
 
 
 class LoopCallback(CorrectsGradients, ABC):
-    """A callback that installs a :class:`FederatedLoop`; settings may be set on it between rounds."""
+    """A Lightning callback that installs a :class:`FederatedLoop`; settings may be set on it between rounds."""
 
     @abstractmethod
     def take_settings(self) -> None:

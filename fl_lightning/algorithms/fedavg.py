@@ -1,29 +1,43 @@
 """Federated averaging.
 
-The parts are below. A round of them, from the trainer's epoch to the server's new model in the module, is called in
-this order, with clients that train one after the other::
+The parts are below. From their choice to the end of the first epoch, these are called in this order, where clients
+train one after the other. A name stands where it is called first::
 
-    AggregationCallback.setup       algorithms/base.py                  puts the loop into the trainer
-    FederatedLoop.draw_clients      loop.py                             an epoch begins
-    Round.draw                      parts/round.py                      makes a task for each client of the round
-    UniformSampler.draw             parts/samplers/uniform.py           m of K clients
-    FederatedLoop.train_round       loop.py
-    Round.play                      parts/round.py
-    Synchronous.play                parts/schedules/synchronous.py      yields the tasks; results come back one by one
-    SequentialExecutor.run          executors/sequential.py             takes the next task
-    Round.received                  parts/round.py                      the client receives the server's model,
-    LocalTraining.train             clients/training.py                 which is written into the module,
-    ClientLoop.train_batch          _lightning/loops/client_loop.py     and trained on each of its batches:
-    PlainStep.take                  _lightning/loops/steps.py           training_step, backward, optimizer.step
-    LocalTraining.finish            clients/training.py                 the client's result,
-    Round._upload                   parts/round.py                      as it leaves the exchanges,
-    Server.take                     parts/server.py                     reaches the server, which adds it to its mean
-    WeightedMean.weighted           parts/aggregations/means.py         with the weight n_k;
-    Server.move                     parts/server.py                     after the last one
-    RunningMean.pop                 parts/aggregations/means.py         the mean is taken,
-    Mixing.step                     parts/servers/mixing.py             to which the server moves
-    FederatedLoop.load_published    loop.py                             the module gets the server's model
-    FederatedLoop.end_round         loop.py                             the round is done
+    AggregationCallback.__post_init__     algorithms/base.py              ``FedAvg(10)`` is made
+    AveragingCallback.configure_algorithm algorithms/fedavg.py            of its parts
+    AggregationCallback.setup             algorithms/base.py              ``trainer.fit`` begins,
+    install_loop                          _lightning/loops/round_loop.py  with this package's loop in the trainer
+    FederatedLoop.begin_fit               loop.py                         the server takes the module's weights
+    RoundLoop.on_advance_start            _lightning/loops/round_loop.py  an epoch begins
+    FederatedLoop.draw_clients            loop.py
+    Run.begin_round                       parts/run.py                    and a round, for all parts
+    Round.draw                            parts/round.py                  makes a task for each client of the round:
+    UniformSampler.draw                   parts/samplers/uniform.py       m of K clients,
+    Participation.outcome                 parts/samplers/participation.py without those that drop out
+    RoundLoop.advance                     _lightning/loops/round_loop.py  the epoch trains
+    FederatedLoop.train_round             loop.py
+    Round.play                            parts/round.py
+    Synchronous.play                      parts/schedules/synchronous.py  yields the tasks and loops over the results
+    Round._results                        parts/round.py                  for each that the loop asks for,
+    SequentialExecutor.run                executors/sequential.py         takes the next task:
+    Algorithm.received                    parts/algorithm.py              the client receives
+    Round.received                        parts/round.py                  the server's model,
+    LocalTraining.train                   clients/training.py             which is written into the module,
+    ClientLoop.train_batch                _lightning/loops/client_loop.py and trained on each of its batches:
+    PlainStep.take                        _lightning/loops/steps.py       training_step, backward, optimizer.step
+    LocalTraining.finish                  clients/training.py             the client's result,
+    Round._upload                         parts/round.py                  as it leaves the exchanges,
+    Server.take                           parts/server.py                 reaches the server, which adds it to its mean
+    WeightedMean.weighted                 parts/aggregations/means.py     with the weight n_k;
+    Server.move                           parts/server.py                 after the last one
+    RunningMean.pop                       parts/aggregations/means.py     the mean is taken,
+    Mixing.step                           parts/servers/mixing.py         to which the server moves
+    FederatedLoop.load_published          loop.py                         the module gets the server's model
+    FederatedLoop.end_round               loop.py                         the round is done
+    RoundLoop.on_advance_end              _lightning/loops/round_loop.py  it is validated, and the epoch ends
+
+The default executor, ``"auto"``, trains the first client of a fit in this way, and then chooses for the others. More of
+a round is in ``docs/code.md``.
 """
 
 from collections.abc import Mapping
@@ -103,4 +117,5 @@ class FedAvg(AveragingCallback):
         >>> trainer.fit(module, datamodule=data)
     """
 
+    # The one argument that may be given by position: the bases' arguments are keywords.
     clients_per_round: int | float | None = None

@@ -52,7 +52,7 @@ class ClientSteps:
         trainer: The trainer, with the client's fresh optimizers.
 
     Attributes:
-        are_steps: Whether what the client does on a batch is a step of its model.
+        takes_steps: Whether what the client does on a batch is a step of its model.
         summed_lr: Sum of the learning rates so far, for each parameter tensor; empty unless they are needed.
         skipped: Steps that a gradient scaler has skipped.
     """
@@ -63,7 +63,7 @@ class ClientSteps:
     def __init__(self, start: Tensor, vector: StateVector, algorithm: Algorithm, trainer: pl.Trainer) -> None:
         self._vector = vector
         self._trainer = trainer
-        self.are_steps = True
+        self.takes_steps = True
         self.summed_lr: list[float] = []
         if algorithm.needs_summed_lr:
             self.summed_lr = [0.0 for _ in vector.parameters]
@@ -281,7 +281,7 @@ class WalkSteps(ClientSteps):
             )
         super().__init__(start, vector, algorithm, trainer)
         self._walk = walk
-        self.are_steps = walk.is_step
+        self.takes_steps = walk.is_step
         self._gradients = MinimizedGradients(vector.parameters, trainer)
         self._is_maximized = bool(maximizes(trainer.optimizers))
         unscale_before_hooks(trainer.optimizers)

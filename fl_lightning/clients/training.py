@@ -52,7 +52,7 @@ class LocalTraining:
         after_client: Called after each client that was trained.
 
     Attributes:
-        vector: The module's federated state.
+        vector: Reads the module's federated state as a vector, and writes it.
         batches: The clients' batches.
         hooks: The hooks of clients that callbacks have.
         counts: Of the first step of the first client that trains here; ``None`` before.
@@ -79,7 +79,7 @@ class LocalTraining:
         self._begun = 0
         self._number = 0
 
-    def begin_round(self) -> None:
+    def prepare_clients(self) -> None:
         """Prepare the training of a round's clients."""
         self.batches.count_anew()
         self.hooks.find()
@@ -102,11 +102,11 @@ class LocalTraining:
         """Train one client that received a model, shape ``(size,)``, and return its result."""
         loop = self.client_loop
         loop.stop.poll()
-        client = self._client(task, received)
+        client = self._make_client(task, received)
         self.vector.write(client.start)
         loop.begin_client(task.round, self.algorithm.optimizers.of(task))
         self.hooks.on_client_start(client)
-        self._start(client)
+        self._ask_parts(client)
 
         self.show([task])
         steps = self._steps_of(client)
@@ -131,7 +131,7 @@ class LocalTraining:
         try:
             for index, batch in enumerate(batches):
                 with self._counting():
-                    if steps.are_steps:
+                    if steps.takes_steps:
                         further = islice(batches, further_per_step)
                         is_last = (index + 1) % one_pass == 0
                         goes_on = loop.train_batch(batch, index, is_last, further)
@@ -160,20 +160,23 @@ class LocalTraining:
             in_module: The model that the module holds; ``None`` if that is not known.
         """
         self.client_loop.stop.poll()
-        client = self._client(task, received)
+        client = self._make_client(task, received)
         if client.start is not in_module:
             self.vector.write(client.start)
-        self._start(client)
+        self._ask_parts(client)
         return client
 
-    def _client(self, task: Task, received: Tensor) -> ClientAtWork:
+    def _make_client(self, task: Task, received: Tensor) -> ClientAtWork:
         """Return a client that received a model, with the model from which it trains."""
         schedule = self.algorithm.schedule
         start = checked_vector(schedule, "start", schedule.start(task, received), received)
         return ClientAtWork(task, received, start, self)
 
-    def _start(self, client: ClientAtWork) -> None:
-        """Compute what is computed before a client's first batch; the module holds the model from which it starts."""
+    def _ask_parts(self, client: ClientAtWork) -> None:
+        """Let the sampler score a client, and the objective say how to correct its steps, before its first batch.
+
+        The module holds the model from which the client starts.
+        """
         algorithm = self.algorithm
         is_first_training = not client.task.phase
         at_received: AbstractContextManager[None] = nullcontext()

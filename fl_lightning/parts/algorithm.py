@@ -1,4 +1,4 @@
-"""A federated algorithm: six parts that fit together."""
+"""A federated algorithm: six parts that a user chooses, and what goes with them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ InvalidUpdates = Literal["skip", "raise"]
 class Algorithm:
     """Six parts that answer six questions; the defaults make FedAvg.
 
-    It holds settings. :class:`Run` is a fit of them, and :class:`Round` one round of it.
+    Besides these, the clients' optimizers are a part too, which :attr:`optimizer_state` sets. ``participation`` is
+    none: a round asks it who can be reached and who drops out, and it has no state.
+
+    An algorithm is settings. :class:`Run` is a fit of them, and :class:`Round` one round of it.
 
     Args:
         sampler: Who trains?
@@ -53,9 +56,9 @@ class Algorithm:
         optimizer_state: Whether clients' optimizers begin a round empty; see :class:`ClientOptimizers`.
 
     Attributes:
-        chain: All exchanges, that of the buffers first.
+        chain: All exchanges, that of the buffers first. FedAvg has no other.
         optimizers: What clients' optimizers hold.
-        run: The fit, once one has begun.
+        run: The fit, once one has begun; ``FederatedLoop.begin_fit`` sets it.
 
     Raises:
         TypeError: If a part has the wrong type.
@@ -104,7 +107,7 @@ class Algorithm:
 
     @property
     def parts(self) -> dict[str, Part]:
-        """All parts by name, in the order in which they start a fit."""
+        """All parts by name, the six and the clients' optimizers, in the order in which they start a fit."""
         return {
             "exchange": self.chain,
             "sampler": self.sampler,

@@ -15,7 +15,7 @@ Outcome = Literal["used", "rejected", "invalid", "lost"]
 
 @dataclass(frozen=True)
 class Task:
-    """One client's local training in a round.
+    """One client's local training in a round. In FedAvg's rounds, all attributes after ``round`` have their defaults.
 
     Attributes:
         slot: Position in the round, 0 to m-1; with redistribution, the circulating model that is trained.

@@ -3,12 +3,17 @@
 FedAvg's, with four clients of ten::
 
     draw        the sampler draws clients 4, 0, 7 and 2, of which 2 drops out: three tasks
-    play        Synchronous.play yields the tasks; for each of them in turn
-                    received      client 4 receives the server's model, as the exchanges let it
-                    execute       and trains: a ClientResult
-                    _upload       which passes through the exchanges
-                and Synchronous.play gives it to the server, which adds it to its mean. Then the server moves to that.
+    play        Synchronous.play yields the tasks and loops over their results
+                    _results          for each result that the loop asks for,
+                        execute           the executor trains the next client, first 4:
+                            received          it receives the server's model, as the exchanges let it
+                        _upload           and its ClientResult passes through the exchanges
+                    the server adds the result to its mean
+                after the last result, the server moves to the mean
     _end        messages are counted, and every part ends the round
+
+A client trains when the schedule's loop asks for its result, not before: so one result at a time is in memory. A stack
+of clients trains when the first of them is asked for.
 """
 
 from __future__ import annotations
@@ -153,7 +158,10 @@ class Round:
         self.published = server.model if same_values(published, server.model) else published
 
     def drive(self, play: Play, execute: Execute) -> Tensor:
-        """Train the tasks that a schedule yields and send it their results, until it returns a model."""
+        """Train the tasks that a schedule yields and send it their results, until it returns a model.
+
+        What is sent are no results yet, but an iterator: a client trains when the schedule asks it for the next one.
+        """
         results: Iterator[ClientResult] = iter(())
         try:
             tasks = next(play)

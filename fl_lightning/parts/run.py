@@ -28,6 +28,9 @@ class Run:
     A :class:`Round` is a transaction, which :meth:`end_round` completes. If it breaks off anywhere before,
     :meth:`put_back` leaves no trace of it; see :class:`~fl_lightning.parts.kept.Kept`.
 
+    There are three models, which are one in FedAvg's rounds, but for the types: ``server.model``, to which the server
+    has moved; ``round.published``, what users see of it; and ``shown``, what the module then holds of that.
+
     Attributes:
         algorithm: The algorithm.
         federation: The clients, the processes and the model's layout.
@@ -51,6 +54,7 @@ class Run:
             self.books.left_out,
         )
         self.shown: Tensor = federation.model
+        # Before the first round there is an empty one, of which readers may ask.
         self.round = Round(self, 0, 0)
         # Whether the module was given another model than the server's at the last round's end.
         self._shows_other = False

@@ -136,6 +136,7 @@ class Server(States):
         if isinstance(aggregation, MeanAggregation):
             method = "finish"
             merged = self._merge_mean(aggregation, model)
+            # Nothing was added to this mean where buffers are merged with the parameters, as by FedAvg.
             mean, _ = self._buffer_mean.pop(self.federation, buffers)
         else:
             method = "merge"

@@ -38,7 +38,7 @@ class RoundBar:
             self._bar = bar
         self._ends: deque[float] = deque([time.monotonic()], maxlen=_LATEST + 1)
 
-    def begin_round(self, number: int) -> None:
+    def name_round(self, number: int) -> None:
         """Name the round of a number, from 1."""
         bar = self._bar
         if isinstance(bar, TQDMProgressBar):
@@ -47,7 +47,7 @@ class RoundBar:
             _make_room_for_metrics(bar.progress)
             bar.progress.update(bar.train_progress_bar_id, description=self._describe(number))
 
-    def end_round(self, batches: int) -> None:
+    def fill(self, batches: int) -> None:
         """Fill the round's bar, and note how long the round took.
 
         Args:

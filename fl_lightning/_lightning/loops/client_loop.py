@@ -87,7 +87,7 @@ class ClientLoop(_TrainingEpochLoop):
 
     # ---- once a round ----
 
-    def begin_round(self, num_batches: int) -> None:
+    def start_counting(self, num_batches: int) -> None:
         """Count from the round's start, and log for clients.
 
         Args:
@@ -99,25 +99,20 @@ class ClientLoop(_TrainingEpochLoop):
         self.val_loop.batch_progress.total.reset()
         self._round_batches = num_batches
         self._handed_on = False
-        self.optimizers.begin_round()
+        self.optimizers.start_from_kept()
         self._counts_at_start = (self._batches_that_stepped, self._step_counter.completed)
         self.manual_optimization.on_run_start()
         self.client_log.install()
 
-    def begin_clients(self) -> None:
+    def take_up_settings(self) -> None:
         """Take up what hooks have set at the round's start."""
         self._prepare_step()
-        self.optimizers.begin_clients()
+        self.optimizers.start_from_present()
 
-    def end_clients(self) -> None:
+    def hand_on_rest(self) -> None:
         """Hand the last step's logged values to the trainer, if no client came to the round's last batch."""
         if self.batch_progress.current.ready and not self._handed_on:
             self.hand_on_to_trainer()
-
-    def end_round(self) -> None:
-        """Return to the settings at the round's start and clear what clients left in the optimizers."""
-        self.optimizers.reset()
-        self.stop_counting()
 
     def stop_counting(self) -> None:
         """No longer count manual steps or log for clients."""
@@ -365,7 +360,8 @@ class CorrectsGradients(Callback):
     """Corrects gradients by the local objective, after the hooks of callbacks before it and before those after it.
 
     A hook is the one place that lies after the backward pass, after a gradient scaler has unscaled and before clipping,
-    whichever way a step is taken, and with manual optimisation too.
+    whichever way a step is taken, and with manual optimisation too. All federated callbacks are of this class; FedAvg's
+    objective asks for no correction.
     """
 
     @override

@@ -3,8 +3,8 @@
 Clients train one after the other with the one optimizer that the module has. So before each client the optimizer is put
 back to what it was when ``configure_optimizers`` had made it. In a round with three clients and SGD with momentum::
 
-    begin_round                 the learning rate is 0.1
-    begin_clients               a hook has set 0.05: all clients of this round begin with it
+    start_from_kept             the learning rate is 0.1
+    start_from_present          a hook has set 0.05: all clients of this round begin with it
     reset, client 4 trains      its momentum grows from 0, and a schedule by steps lowers its rate
     reset, client 0 trains      momentum is 0 and the rate 0.05 again
     reset, client 7 trains
@@ -156,12 +156,12 @@ class LocalOptimizers:
 
     # ---- a round ----
 
-    def begin_round(self) -> None:
+    def start_from_kept(self) -> None:
         """Note the settings from which clients start, unless hooks of the round's start set others."""
         self._for_clients = self._kept_settings
         self.first_client_end = None
 
-    def begin_clients(self) -> None:
+    def start_from_present(self) -> None:
         """Note the settings from which every client starts, with what hooks have set at the round's start."""
         self._for_clients = self._settings()
         self._remember()

@@ -4,19 +4,43 @@ A fit of one round, as Lightning's trainer calls this loop; what stands to the r
 
     run
         on_run_start
-            prepare                 hooks and optimizers are resolved     on_fit_start
-        on_advance_start                                                  adopt_changes
-            _begin_round            everything that a round may change is kept
-            hooks: on_train_epoch_start                                   draw_clients
+            prepare                 hooks and optimizers are resolved
+                                                                          begin_fit
+        on_advance_start
+                                                                          adopt_changes
+            _enter_round            everything that a round may change is kept
+                                                                          draw_clients
+            hooks: on_train_epoch_start
         advance
-            _train_clients          batch by batch                        train_round
+            _train_clients          batch by batch
+                                                                          train_round
             _complete_round         one step, of which a checkpoint holds all or nothing
-                                                                          load_published, end_round
-        on_advance_end                                                    call_round_hooks
+                                                                          load_published
+                                                                          end_round
+        on_advance_end
+                                                                          call_round_hooks
             validation, logs, hooks: on_train_epoch_end; checkpoints
-        on_run_end                  clients do what is left               finish
+        on_run_end                  clients do what is left
+                                                                          finish
 
-Whatever fails between ``_begin_round`` and the end of ``_complete_round`` leads to ``_break_off``.
+Whatever fails between ``_enter_round`` and the end of ``_complete_round`` leads to ``_break_off``.
+
+A round begins for one object after the other, before its hooks and after them::
+
+    on_advance_start
+        RoundLoop._enter_round                      keeps the boundary's state
+        FederatedDataModule.begin_round             samples that change from round to round
+        Run.begin_round, Part.begin_round           the algorithm's parts; then the draw
+        ClientLoop.start_counting                   counters and logs
+            LocalOptimizers.start_from_kept         clients start from the boundary's learning rates
+        on_train_epoch_start
+    advance
+        FederatedLoop._take_up_changes              what these hooks have changed:
+            LocalTraining.prepare_clients           callbacks, batch sizes
+            FederatedLoop.adopt_changes             the module's weights
+            ClientLoop.take_up_settings             hooks of batches and steps
+                LocalOptimizers.start_from_present  and clients start from the learning rates that are set now
+        ClientLoop.begin_client                     for each client in turn
 """
 
 from __future__ import annotations
@@ -88,8 +112,12 @@ class RoundLoop(_FitLoop, ABC):
         """Return the mean number of batches of one client's local training, rounded up."""
 
     @abstractmethod
-    def on_fit_start(self) -> None:
-        """Take the module's weights as the server's model, or go on from a checkpoint."""
+    def begin_fit(self) -> None:
+        """Take the module's weights as the server's model, or go on from a checkpoint.
+
+        It is called once a fit, when model, optimizers and checkpoint are loaded, before ``on_train_start``. A fit in
+        which no round is left calls it only where a checkpoint's state waits; see :meth:`on_no_round`.
+        """
 
     @abstractmethod
     def adopt_changes(self) -> None:
@@ -144,6 +172,11 @@ class RoundLoop(_FitLoop, ABC):
         rounds = self.epoch_progress.current
         assert isinstance(rounds, _ProcessedTracker)
         return rounds.processed
+
+    @property
+    def last_round(self) -> int:
+        """The last round that was completed, from 0."""
+        return self.round_index - 1
 
     @property
     def done(self) -> bool:
@@ -211,23 +244,23 @@ class RoundLoop(_FitLoop, ABC):
             os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
         self.epoch_loop.prepare(self.batches_per_client)
         refuse_optimizers(trainer)
-        self.on_fit_start()
+        self.begin_fit()
 
     def on_advance_start(self) -> None:
         """Plan a round and call ``on_train_epoch_start``."""
         self.adopt_changes()
         with self.stop.taking_back(self._break_off):
-            self._begin_round()
+            self._enter_round()
             self.draw_clients()
             planned = self.planned_batches()
             # Without batches Lightning ends the fit, but a round may be empty.
             self.max_batches = max(planned, 1)
-            self.epoch_loop.begin_round(planned)
+            self.epoch_loop.start_counting(planned)
             self.epoch_progress.increment_ready()
             call._call_callback_hooks(self.trainer, "on_train_epoch_start")
             call._call_lightning_module_hook(self.trainer, "on_train_epoch_start")
             self.epoch_progress.increment_started()
-            self._bar.begin_round(self.round_index + 1)
+            self._bar.name_round(self.round_index + 1)
 
     def advance(self) -> None:
         """Train a round; broken off, it leaves no trace."""
@@ -242,7 +275,7 @@ class RoundLoop(_FitLoop, ABC):
         """Call ``on_round_end``, validate, step plateau schedules and call ``on_train_epoch_end``."""
         trainer = self.trainer
         let_checkpoints_save_again(trainer)
-        self._bar.end_round(self.epoch_loop.batch_progress.current.ready)
+        self._bar.fill(self.epoch_loop.batch_progress.current.ready)
         self.call_round_hooks()
         if self.epoch_loop._should_check_val_epoch():
             self.stop.agree()
@@ -269,8 +302,8 @@ class RoundLoop(_FitLoop, ABC):
         """Let clients do what is left after the last round; progress, optimizers and schedules stay as they are."""
         self.adopt_changes()
         with self.stop.taking_back(self._break_off):
-            self._begin_round()
-            self.epoch_loop.begin_round(num_batches=1)
+            self._enter_round()
+            self.epoch_loop.start_counting(num_batches=1)
             self._train_clients(self.finish)
             self.stop.agree()
             with interrupts_wait():
@@ -290,7 +323,7 @@ class RoundLoop(_FitLoop, ABC):
 
     # ---- a round's ends ----
 
-    def _begin_round(self) -> None:
+    def _enter_round(self) -> None:
         """Keep what :meth:`_break_off` puts back; until the round's end, Lightning saves it instead of a client's."""
         with interrupts_wait():
             for each in (*self.kept_for_lightning, *self.kept_for_callback):
@@ -304,7 +337,7 @@ class RoundLoop(_FitLoop, ABC):
         try:
             with fit_trainer(self.trainer).profiler.profile("run_training_epoch"):
                 train()
-                self.epoch_loop.end_clients()
+                self.epoch_loop.hand_on_rest()
         except SIGTERMException:
             # If all processes know of it, there is nobody to meet.
             if self.trainer.world_size == 1 or self.trainer.received_sigterm:
@@ -316,7 +349,9 @@ class RoundLoop(_FitLoop, ABC):
         """End the round for the server, the optimizers and the progress: one step, of which a checkpoint holds all."""
         loop = self.epoch_loop
         self.load_published()
-        loop.end_round()
+        # Nothing of a client stays in the optimizers, which return to the settings of the round's start.
+        loop.optimizers.reset()
+        loop.stop_counting()
         self.epoch_progress.increment_processed()
         loop.optimizers.advance_schedules()
         loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)

@@ -20,8 +20,8 @@ class Aggregation(Part, ABC):
     The results are those that the server has taken: in synchronous rounds one for each client, with redistribution one
     for each circulating model when its cycle ends, with an asynchronous schedule those in the buffer when it is full.
 
-    An aggregation that follows from a weighted mean is a :class:`MeanAggregation`, which keeps one model in memory
-    instead of all.
+    An aggregation that follows from a weighted mean is a :class:`MeanAggregation`, as FedAvg's is. It keeps one model
+    in memory instead of all: the server calls its ``weighted`` and ``finish``, and never :meth:`merge`.
     """
 
     #: Whether :meth:`merge` also merges the module's buffers. Otherwise the server takes the mean of the clients'

@@ -2,7 +2,7 @@
 
 FedAvg's is :class:`WeightedMean`. Of two clients with 1 and 2 samples, whose models are ``[2, 4]`` and ``[5, 1]``::
 
-    weighted(result)    the first client's ``[2, 4]``, with weight 1: its samples, by ClientResult.weight
+    weighted(result)    the first client's ``[2, 4]``, with weight 1: its samples, as the draw noted them in its task
     RunningMean.add     the sum is ``[2, 4]``, and the weights' sum 1
     weighted(result)    the second client's ``[5, 1]``, with weight 2
     RunningMean.add     the sum is ``[12, 6]``, and the weights' sum 3
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 class MeanAggregation(Aggregation, ABC):
     """An aggregation that is computed from a weighted mean of one vector of each result.
 
-    Results are merged as they come, on the process that has them.
+    Results are merged as they come, on the process that has them. The server calls :meth:`weighted` for each of them,
+    and :meth:`finish` when it moves. :meth:`merge` does the same with a list of results; the server does not call it.
     """
 
     #: Whether the server may move without a result; :meth:`finish` then gets ``None`` as the mean.

@@ -61,7 +61,8 @@ class Momentum(ServerOptimizer):
 
     @override
     def setup(self, federation: Federation) -> None:
-        # A declared state: a round that breaks off puts it back, and `Part.load_state_dict` restores it.
+        # A declared state: a round that breaks off puts it back, and from a checkpoint it comes back by
+        # `States.load_state_dict`.
         self.velocity: Tensor | None
         self.add_state("velocity", None)
 
