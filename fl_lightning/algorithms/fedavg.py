@@ -24,7 +24,7 @@ train one after the other. A name stands where it is called first::
     Round.received                        parts/round.py                  the server's model,
     LocalTraining.train                   clients/training.py             which is written into the module,
     ClientLoop.train_batch                _lightning/loops/client_loop.py and trained on each of its batches:
-    PlainStep.take                        _lightning/loops/steps.py       training_step, backward, optimizer.step
+    PlainStepper.take                     _lightning/loops/steps.py       training_step, backward, optimizer.step
     LocalTraining.finish                  clients/training.py             the client's result,
     Round._upload                         parts/round.py                  as it leaves the exchanges,
     Server.take                           parts/server.py                 reaches the server, which adds it to its mean

@@ -58,7 +58,7 @@ class UnloggedTraining:
         self._check_automatic()
         with unnoticed(self._module), self._eval_mode(), torch.no_grad():
             for index, batch in enumerate(batches):
-                output = self._loop.step.training_step(self._loop._transfer(batch), index)
+                output = self._loop.stepper.training_step(self._loop._transfer(batch), index)
                 if output is not None:
                     yield index, float(output if isinstance(output, Tensor) else output["loss"])
 
@@ -97,7 +97,7 @@ class UnloggedTraining:
             begin: The attributes with which the step begins, as :attr:`attributes` read them; ``None`` for the present.
         """
         named = {f"module.{name}": value for name, value in values.items()}
-        args = (batch, index) if self._loop.step.takes_index else (batch,)
+        args = (batch, index) if self._loop.stepper.takes_index else (batch,)
         before = self.attributes.read()
         if begin is not None:
             self.attributes.write(begin)
@@ -146,7 +146,7 @@ class UnloggedTraining:
         loop = self._loop
         self._check_automatic()
         with torch.enable_grad():
-            output = loop.step.training_step(loop._transfer(batch), index)
+            output = loop.stepper.training_step(loop._transfer(batch), index)
             if output is None:
                 return False
             loss = output if isinstance(output, Tensor) else output["loss"]

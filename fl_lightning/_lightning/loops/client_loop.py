@@ -35,7 +35,7 @@ from fl_lightning._lightning.loops.hooks import STEP_HOOKS, Hook
 from fl_lightning._lightning.loops.local_optimizers import LocalOptimizers
 from fl_lightning._lightning.loops.overrides import is_plain_transfer
 from fl_lightning._lightning.loops.passes import StepPasses
-from fl_lightning._lightning.loops.steps import ChangedSteps, Pass, Step, make_step
+from fl_lightning._lightning.loops.steps import ChangedSteps, Pass, Stepper, make_stepper
 from fl_lightning._lightning.loops.stopping import StopRequests
 from fl_lightning.parts.messages import OptimizerState
 
@@ -50,7 +50,7 @@ class ClientLoop(_TrainingEpochLoop):
 
     stop: StopRequests
     #: How clients step in this round.
-    step: Step
+    stepper: Stepper
     #: The steps of the client at work, as its objective changes them; ``None`` between clients.
     client_steps: ChangedSteps | None = None
 
@@ -72,18 +72,18 @@ class ClientLoop(_TrainingEpochLoop):
                 optimizer steps in each round.
         """
         trainer = self.trainer
-        self._prepare_step()
+        self._resolve_hooks()
         self.optimizers = LocalOptimizers(trainer, batches_per_client)
         self.client_log = ClientLog(self._module, self._results)
 
-    def _prepare_step(self) -> None:
+    def _resolve_hooks(self) -> None:
         """Resolve hooks and plugins: for the fit, and for each round, whose first hooks may set others."""
         trainer = self.trainer
         self._module = module = trainer.lightning_module
         self._automatic = module.automatic_optimization
         self._transfer = batch_transfer(trainer)
         self._hooks = {name: Hook(trainer, name) for name in STEP_HOOKS}
-        self.step = make_step(self, self._hooks)
+        self.stepper = make_stepper(self, self._hooks)
 
     # ---- once a round ----
 
@@ -106,7 +106,7 @@ class ClientLoop(_TrainingEpochLoop):
 
     def take_up_settings(self) -> None:
         """Take up what hooks have set at the round's start."""
-        self._prepare_step()
+        self._resolve_hooks()
         self.optimizers.start_from_present()
 
     def hand_on_rest(self) -> None:
@@ -267,7 +267,7 @@ class ClientLoop(_TrainingEpochLoop):
         progress.increment_started()
         outputs: dict[str, Any] | None = None if batch is None else {}
         if goes_on and batch is not None:
-            if self.step.is_profiled:
+            if self.stepper.is_profiled:
                 with fit_trainer(trainer).profiler.profile("run_training_batch"):
                     outputs = self._optimize(batch, batch_idx, further)
             else:
@@ -336,7 +336,7 @@ class ClientLoop(_TrainingEpochLoop):
         if not self._automatic:
             # Lightning lets a step end its batch by raising it.
             with suppress(StopIteration):
-                return ManualResult.from_training_step_output(self.step.training_step(batch, batch_idx)).asdict()
+                return ManualResult.from_training_step_output(self.stepper.training_step(batch, batch_idx)).asdict()
             return {}
         first = Pass(self, batch, batch_idx)
         if self._accumulating:
@@ -346,7 +346,7 @@ class ClientLoop(_TrainingEpochLoop):
         progress.increment_ready()
         walk = first.client_steps.walk
         if walk is None:
-            first.step()
+            first.optimize()
             outputs = first.outputs
         else:
             passes = StepPasses(self, batch, batch_idx, further)

@@ -73,7 +73,7 @@ class StepPasses:
             ValueError: If it asks for the loss at several points of its own.
         """
         one_pass = self._next(batch)
-        one_pass.step()
+        one_pass.optimize()
         if one_pass.runs > 1:
             raise ValueError(
                 "The objective takes gradients at several points, which needs an optimizer that calls its closure once "

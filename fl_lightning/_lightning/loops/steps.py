@@ -1,21 +1,26 @@
 """One step of a client, in the order of Lightning's loop.
 
-::
+A step of one batch, from the outside to the inside::
 
-    Pass.__call__       training_step                   the objective may change the loss
-                        on_before_zero_grad             and `optimizer_zero_grad`, at the first batch of a step
+    ClientLoop._optimize
+        Pass.optimize
+            Stepper.take
+                optimizer.step                        calls the pass, which is its closure
+                    Pass.__call__
+                        training_step                 the objective may change the loss
+                        on_before_zero_grad           and `optimizer_zero_grad`, at the first batch of a step
                         on_before_backward, backward, on_after_backward
-    Step.take           on_before_optimizer_step        the objective changes the gradients, where its callback stands
-                        configure_gradient_clipping
-                        optimizer.step
+                    on_before_optimizer_step          the objective changes the gradients, where its callback stands
+                    configure_gradient_clipping
+                                                      and changes the weights
 
-A :class:`Pass` is one batch's. It is the closure that Lightning gives to an optimizer, which calls it inside its
-``step``: once, or several times as LBFGS does. A :class:`Step` is the way in which all steps of a round are taken.
+A :class:`Pass` is one batch's. The optimizer calls it inside its ``step``: once, or several times as LBFGS does. A
+:class:`Stepper` is the way in which all steps of a round are taken.
 
-There are two ways, with the same arithmetic. :class:`LightningStep` calls what Lightning's loop calls, so that whatever
-users override sees each act. Strategy and precision plugin pass most of these calls on; with a small model, that takes
-longer than the arithmetic. :class:`PlainStep` leaves them out, where nobody overrides any of it. :func:`make_step`
-chooses between them, once a round.
+There are two ways, with the same arithmetic. :class:`LightningStepper` calls what Lightning's loop calls, so that
+whatever users override sees each act. Strategy and precision plugin pass most of these calls on; with a small model,
+that takes longer than the arithmetic. :class:`PlainStepper` leaves them out, where nobody overrides any of it.
+:func:`make_stepper` chooses between them, once a round.
 """
 
 from __future__ import annotations
@@ -104,16 +109,16 @@ class Pass:
         """Run ``training_step`` and the backward pass; return the loss, None if there is none."""
         self.runs += 1
         loop = self._loop
-        step = loop.step
+        stepper = loop.stepper
         optimizer = self.optimizer
         # An optimizer whose `step` runs without gradients counts on the closure for them, as in Lightning.
         with torch.enable_grad():
             output = self._forward()
             if loop.is_window_new:
-                step.zero_gradients(optimizer, self.batch_idx)
+                stepper.zero_gradients(optimizer, self.batch_idx)
             is_whole_loss = isinstance(output, Tensor) and loop.trainer.accumulate_grad_batches == 1
-            if is_whole_loss and not step.shows_loss and is_blind_to_loss(optimizer):
-                step.backward(output, optimizer)
+            if is_whole_loss and not stepper.shows_loss and is_blind_to_loss(optimizer):
+                stepper.backward(output, optimizer)
                 return output  # type: ignore[no-any-return]
             if is_whole_loss:
                 # Lightning would divide by 1.
@@ -124,7 +129,7 @@ class Pass:
                 loop._warning_cache.warn("`training_step` returned `None`; if on purpose, ignore this warning.")
                 return None
             self.outputs.update(result.asdict())
-            step.backward(result.closure_loss, optimizer)
+            stepper.backward(result.closure_loss, optimizer)
             # Most optimizers do not look at the loss, so that the value of the objective's term need not be known.
             if is_blind_to_loss(optimizer):
                 return result.loss
@@ -133,15 +138,15 @@ class Pass:
     def _forward(self) -> Any:
         """Return what ``training_step`` returns, with the loss that the objective makes of it."""
         with unnoticed(self._loop.trainer.lightning_module) if self._is_quiet else nullcontext():
-            return self.client_steps.run_step(self._loop.step.training_step, self._batch, self.batch_idx)
+            return self.client_steps.run_step(self._loop.stepper.training_step, self._batch, self.batch_idx)
 
-    def step(self) -> None:
+    def optimize(self) -> None:
         """Let the optimizer take a step, in which it calls the pass.
 
         Raises:
             MisconfigurationException: If it has not called it.
         """
-        self._loop.step.take(self)
+        self._loop.stepper.take(self)
         if not self.runs:
             raise MisconfigurationException(
                 f"`{type(self.optimizer).__name__}.step` was not given the closure, or has not called it, so nothing "
@@ -149,8 +154,8 @@ class Pass:
             )
 
 
-class Step(ABC):
-    """A step's acts; a round has one such object for all clients.
+class Stepper(ABC):
+    """The acts of a step; a round has one such object for all steps of all clients.
 
     Args:
         loop: The clients' loop.
@@ -214,7 +219,7 @@ class Step(ABC):
         return output
 
 
-class PlainStep(Step):
+class PlainStepper(Stepper):
     """A step without strategy and precision plugin, whose methods would only pass the calls on."""
 
     def __init__(self, loop: ClientLoop, hooks: Mapping[str, Hook]) -> None:
@@ -257,7 +262,7 @@ class PlainStep(Step):
             )
 
 
-class LightningStep(Step):
+class LightningStepper(Stepper):
     """A step by strategy, precision plugin and the module's ``optimizer_step``.
 
     The precision plugin calls ``on_before_optimizer_step`` and clips, after a gradient scaler has unscaled.
@@ -274,15 +279,15 @@ class LightningStep(Step):
         call._call_lightning_module_hook(self._trainer, "optimizer_step", *args)
 
 
-def make_step(loop: ClientLoop, hooks: Mapping[str, Hook]) -> Step:
-    """Return the step of a round: the plain one if nobody would notice the difference.
+def make_stepper(loop: ClientLoop, hooks: Mapping[str, Hook]) -> Stepper:
+    """Return the stepper of a round: the plain one if nobody would notice the difference.
 
     Args:
         loop: The clients' loop.
         hooks: The hooks of a step, by name.
     """
     is_noticed = _overrides_a_step(loop.trainer) or hooks["on_before_backward"] or hooks["on_after_backward"]
-    return LightningStep(loop, hooks) if is_noticed else PlainStep(loop, hooks)
+    return LightningStepper(loop, hooks) if is_noticed else PlainStepper(loop, hooks)
 
 
 def _overrides_a_step(trainer: pl.Trainer) -> bool:

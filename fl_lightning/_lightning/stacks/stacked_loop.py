@@ -167,7 +167,7 @@ class StackedLoop:
     @property
     def takes_index(self) -> bool:
         """Whether ``training_step`` takes the batch's index."""
-        return self._loop.step.takes_index
+        return self._loop.stepper.takes_index
 
     @property
     def hidden_counters(self) -> Callable[[], AbstractContextManager[None]]:
