@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -104,13 +104,19 @@ def weights_of_words(callback: Any, sparse: bool, optimizer: Callable[..., Optim
     return nn.utils.parameters_to_vector(module.parameters()).detach()
 
 
-@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def corrected(*makes: Callable[..., Any]) -> Iterator[Any]:
+    """Return algorithms that correct steps, one after the other and stacked; in a stack they share the way."""
+    for place, make in enumerate(makes):
+        yield pytest.param(make, "sequential")
+        yield pytest.param(make, "vectorized", marks=[pytest.mark.long] * (place % 3 > 0))
+
+
 @pytest.mark.parametrize(
-    "make",
-    [
+    ("make", "executor"),
+    corrected(
         *(partial(FedProx, 0.1, 1.0), partial(FedProx, 0.0, 1.0), partial(FedDyn, 0.1, 1.0)),
         *(partial(Scaffold, 1.0), partial(Scaffold, 1.0, option=1), partial(FedNova, 1.0, mu=0.1)),
-    ],
+    ),
 )
 def test_sparse_gradients_give_the_weights_of_dense_ones(make: Callable[..., Any], executor: Any) -> None:
     ends = [weights_of_words(make(executor=executor), sparse) for sparse in (False, True)]

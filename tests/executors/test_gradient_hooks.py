@@ -18,7 +18,9 @@ from fl_lightning.executors import VectorizedExecutor
 
 
 class Hooked(Module):
-    """A classifier with a hook."""
+    """A classifier with a hook, and clients whose batches have four samples each: PyTorch captures one step."""
+
+    sizes: tuple[int, ...] = (8, 12, 8)
 
     def __init__(self) -> None:
         super().__init__(linear())
@@ -26,6 +28,8 @@ class Hooked(Module):
 
 
 class LogsTheNorm(Hooked):
+    sizes = (8, 12, 6)
+
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         norms = [parameter.grad.norm() for parameter in self.parameters() if parameter.grad is not None]
         self.log("norm", torch.stack(norms).norm(), on_step=True, on_epoch=True)
@@ -94,7 +98,7 @@ def fit(kind: type[Hooked], executor: Any, folder: Path, algorithm: Any = FedAvg
     trainer = quiet_trainer(
         max_epochs=2, precision="64-true", callbacks=callbacks, logger=logger, log_every_n_steps=1, **options
     )
-    trainer.fit(module, datamodule=TensorDataModule(clients_of((6,), (8, 12, 6)), batch_size=4))
+    trainer.fit(module, datamodule=TensorDataModule(clients_of((6,), kind.sizes), batch_size=4))
     lines = [{name: float(value) for name, value in row.items()} for row in logger.experiment.metrics]
     return dict(module.state_dict()), module.kept, lines
 

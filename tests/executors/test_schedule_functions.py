@@ -44,7 +44,7 @@ class Scheduled(Module):
 def fit(make: Callable[[Any, Scheduled], Any], executor: Any) -> Scheduled:
     module = Scheduled(make)
     trainer = quiet_trainer(max_epochs=2, precision="64-true", callbacks=[FedAvg(1.0, executor=executor, seed=1)])
-    trainer.fit(module, datamodule=TensorDataModule(clients_of((6,), (8, 12, 6)), batch_size=4))
+    trainer.fit(module, datamodule=TensorDataModule(clients_of((6,), (8, 12, 8)), batch_size=4))
     return module
 
 

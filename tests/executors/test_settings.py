@@ -24,7 +24,7 @@ def compare(
     module: Callable[[], Any] = Net,
     data_module: Callable[[], Any] = data,
     rtol: float = 1e-9,
-    rounds: int = 4,
+    rounds: int = 3,
     **trainer: Any,
 ) -> None:
     """Check that stacks are used, and that weights, traffic, logged values and counters are those without them."""
@@ -70,7 +70,7 @@ def test_settings_of_stacks() -> None:
     states = []
     for executor in ("sequential", VectorizedExecutor(1), VectorizedExecutor(2)):
         net = Net()
-        quiet_trainer(max_epochs=3, callbacks=[FedAvg(5, seed=1, executor=executor)]).fit(net, datamodule=data())
+        quiet_trainer(max_epochs=2, callbacks=[FedAvg(5, seed=1, executor=executor)]).fit(net, datamodule=data())
         states.append(net.state_dict())
     for state in states[1:]:
         torch.testing.assert_close(state, states[0], rtol=1e-9, atol=1e-10)
@@ -80,7 +80,7 @@ def words() -> TensorDataModule:
     generator = torch.Generator().manual_seed(0)
     clients = [
         (torch.randint(0, 7, (n, 5), generator=generator), torch.randint(0, 7, (n,), generator=generator))
-        for n in (8, 13, 6)
+        for n in (8, 12, 6)
     ]
     return TensorDataModule(clients, batch_size=4)
 
@@ -89,7 +89,7 @@ def images() -> TensorDataModule:
     generator = torch.Generator().manual_seed(0)
     clients = [
         (torch.randn(n, 3, 16, 16, generator=generator), torch.randint(0, 3, (n,), generator=generator))
-        for n in (8, 13)
+        for n in (8, 12)
     ]
     return TensorDataModule(clients, batch_size=4)
 

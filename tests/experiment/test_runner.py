@@ -193,13 +193,12 @@ def test_a_score_that_is_not_finite_is_told_and_left_out_of_the_report(tmp_path:
         experiment_report(tmp_path)
 
 
-def test_workers_give_what_one_process_gives(tmp_path: Path, faulty: None) -> None:
-    table = small()
-    run(table, tmp_path / "one")
-    _, text = run(table, tmp_path / "two", workers=2)
-    assert (tmp_path / "one" / "results.csv").read_bytes() == (tmp_path / "two" / "results.csv").read_bytes()
-    for curve in (tmp_path / "one").glob("cells/*/curve.csv"):
-        assert curve.read_bytes() == (tmp_path / "two" / "cells" / curve.parent.name / "curve.csv").read_bytes()
+def test_workers_give_what_one_process_gives(tmp_path: Path, finished_table: Run) -> None:
+    one = finished_table.folder
+    _, text = run(small(), tmp_path, workers=2)
+    assert (one / "results.csv").read_bytes() == (tmp_path / "results.csv").read_bytes()
+    for curve in one.glob("cells/*/curve.csv"):
+        assert curve.read_bytes() == (tmp_path / "cells" / curve.parent.name / "curve.csv").read_bytes()
     assert "cells 2/2 finished" in text
 
 

@@ -18,6 +18,8 @@ FEATURES, CLASSES = 6, 3
 SIZES = (3, 8, 15, 7, 19, 11)
 #: As many batches, of which the last have one, two, three or four samples: PyTorch captures a step for any size.
 UNEQUAL = (3, 8, 13, 6, 17, 10)
+#: As many batches, all of four samples: PyTorch captures one step, and there is none of shorter batches to compare.
+WHOLE = (4, 8, 16, 8, 20, 12)
 
 
 @dataclass(frozen=True)

@@ -258,6 +258,7 @@ def in_hyperparameters(module: Any, n: int, loss: Tensor) -> None:
 ENTRIES = [
     does("numbers in a list", lambda m, n, loss: m.kept.append(n)),
     Entry("trainer by another way", HoldsTrainer),
+    does("prints", lambda m, n, loss: print(n)),
     *one_by_one(
         does("attribute of a layer", lambda m, n, loss: setattr(m.layers[1], "seen", n)),
         does("class attribute", in_class),
@@ -265,7 +266,6 @@ ENTRIES = [
         does("cache of a function", lambda m, n, loss: 1 + 0.01 * table(2).numel() * table.cache_info().hits),
         does("counts in the data module", in_data_module, by_hand=False),
         does("own generator", own_draw, lambda: torch.Generator().manual_seed(7)),
-        does("prints", lambda m, n, loss: print(n)),
         does("logs a message", logs),
         does("appends to a file", appends),
         Entry("made by the first step", MadeOnce),
@@ -277,6 +277,8 @@ LONG = [
     does("keeps the last loss", lambda m, n, loss: setattr(m, "kept", loss.detach())),
     does("setter", set_last),
     does("number of a tensor kept", lambda m, n, loss: m.kept.append(loss.item())),
+    does("calls a logger, exceptions caught", caught),
+    does("prints a value", lambda m, n, loss: print(f"{loss:.5f}")),
     losing("batch changed in place", lambda m, x, y: F.cross_entropy(m(x.mul_(2)), y)),
     *one_by_one(
         does("attribute replaced", lambda m, n, loss: setattr(m, "kept", n)),
@@ -297,8 +299,6 @@ LONG = [
         does("default argument", lambda m, n, loss: default(n)),
         does("environment variable", in_environment),
         does("logger of another trainer", lambda m, n, loss: LOGGER.log_metrics({str(n): loss.item()}, step=0)),
-        does("calls a logger, exceptions caught", caught),
-        does("prints a value", lambda m, n, loss: print(f"{loss:.5f}")),
         does("thread", by_thread),
         does("function that is not compiled", lambda m, n, loss: disabled(n)),
         does("asks whether it is compiled", lambda m, n, loss: 2.0 if torch.compiler.is_compiling() else None),
