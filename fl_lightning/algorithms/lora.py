@@ -109,13 +109,7 @@ class FedLoRA(AggregationCallback):
                 f"{type(pl_module).__name__} without any. Make them by `fl_lightning.models.add_lora(module)` or peft."
             )
         if stage == "fit" and self.mode == "stack":
-            for name in (name for name, _ in pl_module.named_parameters() if "lora_A" in name.split(".")):
-                path, _, own = name.rpartition(".")
-                if own != "lora_A" or not isinstance(pl_module.get_submodule(path), LoRALinear):
-                    raise ValueError(
-                        '`mode="stack"` adds to the frozen weights of adapters of `fl_lightning.models.add_lora`, got '
-                        f"{name!r}. Make them by it, or give another `mode`."
-                    )
+            _check_foldable(pl_module)
         if stage == "fit" and self.mode == "ffa":
             for factor in factors:
                 if factor.requires_grad:
@@ -124,8 +118,22 @@ class FedLoRA(AggregationCallback):
         super().setup(trainer, pl_module, stage)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Add what a round has left, that ended with an error before this could be done."""
+        """Add what a round has left, that ended with an error before this could be done.
+
+        Raises:
+            ValueError: If clients keep frozen weights that ``mode="stack"`` changes.
+        """
         super().on_train_start(trainer, pl_module)
+        aggregation = self.algorithm.aggregation
+        if isinstance(aggregation, AdapterStack):
+            members = self.algorithm.chain.members
+            for name, _ in (_weight_of(pl_module, a) for a, _ in aggregation.pairs):
+                is_buffer = name in self.algorithm.federation.layout.buffers
+                if any(member.keeps(name) for member in members) or (is_buffer and self.buffers == "local"):
+                    raise ValueError(
+                        f'`mode="stack"` changes the frozen {name!r}, of which clients would keep values of their own. '
+                        'Give `buffers="average"`, and `PersonalParameters` of adapters alone.'
+                    )
         self._fold(pl_module)
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -140,18 +148,12 @@ class FedLoRA(AggregationCallback):
         run = self.algorithm.run
         changed: dict[str, Tensor] = {}
         for (a, _), (left, right) in zip(aggregation.pairs, aggregation.stack, strict=True):
-            path = a.removesuffix(".lora_A")
-            adapter = module.get_submodule(path)
+            adapter = module.get_submodule(a.removesuffix(".lora_A"))
             assert isinstance(adapter, LoRALinear)
-            scale = adapter.scale
-            layer: nn.Module = adapter
-            while isinstance(layer, LoRALinear):
-                layer = layer.layer
-                path = f"{path}.layer"
-            assert isinstance(layer, nn.Linear)
+            name, weight = _weight_of(module, a)
             with torch.no_grad():
-                layer.weight.add_((scale * left @ right).to(layer.weight.dtype))
-            changed[f"{path}.weight"] = layer.weight.detach()
+                weight.add_((adapter.scale * left @ right).to(weight.dtype))
+            changed[name] = weight.detach()
         aggregation.stack = []
         run.server.model = _with_tensors(run.federation, run.server.model, changed)
         run.shown = _with_tensors(run.federation, run.shown, changed)
@@ -162,6 +164,44 @@ class FedLoRA(AggregationCallback):
         for factor in self._frozen:
             factor.requires_grad_(True)
         self._frozen = []
+
+
+def _weight_of(module: nn.Module, factor: str) -> tuple[str, Tensor]:
+    """Return the name of the frozen weight that an adapter is beside, perhaps with others, and the weight.
+
+    Args:
+        module: The module.
+        factor: The name of the adapter's A.
+    """
+    path = factor.removesuffix(".lora_A")
+    layer = module.get_submodule(path)
+    while isinstance(layer, LoRALinear):
+        layer = layer.layer
+        path = f"{path}.layer"
+    assert isinstance(layer, nn.Linear)
+    return f"{path}.weight", layer.weight
+
+
+def _check_foldable(module: nn.Module) -> None:
+    """Raise ``ValueError`` if adapters are of another kind, or their frozen weights are other layers', too."""
+    every = list(module.named_parameters(remove_duplicate=False))
+    for name, _ in module.named_parameters():
+        if "lora_A" not in name.split("."):
+            continue
+        path, _, own = name.rpartition(".")
+        adapter = module.get_submodule(path)
+        if own != "lora_A" or not isinstance(adapter, LoRALinear):
+            raise ValueError(
+                '`mode="stack"` adds to the frozen weights of adapters of `fl_lightning.models.add_lora`, got '
+                f"{name!r}. Make them by it, or give another `mode`."
+            )
+        _, weight = _weight_of(module, name)
+        names = [other for other, parameter in every if parameter is weight]
+        if len(names) > 1:
+            raise ValueError(
+                f'`mode="stack"` changes frozen weights, so layers must not share them, but {" and ".join(names)} are '
+                "one tensor. Give it no adapter, or another `mode`."
+            )
 
 
 def _with_tensors(federation: Federation, model: Tensor, changed: Mapping[str, Tensor]) -> Tensor:

@@ -216,6 +216,11 @@ def test_stacks_go_into_the_frozen_weights(base_travels: bool, monkeypatch: pyte
 
 
 def test_what_stacks_cannot_be_combined_with() -> None:
+    tied = Linear(rank=None)
+    tied.net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)).double()
+    tied.net[1].weight = tied.net[0].weight
+    with pytest.raises(ValueError, match="must not share"):
+        train(FedLoRA("stack", 1.0), add_lora(tied), 1)  # type: ignore[arg-type]
     for options in ({"exchange": TopK(0.5)}, {"optimizer_state": "kept"}, {"aggregation": AdapterMean()}):
         with pytest.raises(ValueError, match=r"owes|fresh|aggregation"):
             FedLoRA("stack", 1.0, **options)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
-from contracts.referee.fitting import Training, rows
+from contracts.referee.fitting import Training, rows, tensors_of
 from contracts.referee.module import BATCH_SIZE, FEATURES, LR, SIZES, TRAIN, WIDTH, Kind, Net, State, forward
 from contracts.referee.rounds import SGD, SPEEDS, Loss, MustRefuse, Referee, Report, copy, flat, mean, unflat
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 
 import fl_lightning as fl
 from fl_lightning import parts
+from fl_lightning.models import add_lora
 from fl_lightning.seeding import Stream, torch_generator
 
 HEAD = ("head",)
@@ -847,6 +848,117 @@ class OrderedSteps(Narrow):
         return state, rates
 
 
+class Ranks(Narrow):
+    """FedLoRA, eq. (79), of unequal ranks: adapters are really smaller, and means are over those that have a rank."""
+
+    widths = (2.0, 1.0, 2.0)
+
+    def __init__(self, fitted: Any, kind: Kind, options: Any) -> None:
+        first = tensors_of(with_adapters(Net(kind)))
+        super().__init__(replace(fitted, first=first), kind, options)
+        self.trained = [name for name in self.trained if "lora_" in name]
+        self.kept = [name for name in self.kept if name in self.trained + self.buffers]
+        self.travels = [name for name in self.trained if name not in self.kept]
+
+    def weight(self, client: int) -> float:
+        return float(SIZES[client])
+
+    def cut(self, state: State, width: float) -> State:
+        small = copy(state)
+        for name, tensor in state.items():
+            if name.endswith("lora_A"):
+                small[name] = tensor[: int(width)].clone()
+            elif name.endswith("lora_B"):
+                small[name] = tensor[:, : int(width)].clone()
+        return small
+
+    @staticmethod
+    def merged(state: State) -> State:
+        """Return the network without adapters that computes the same."""
+        plain = {name.replace(".layer.", "."): tensor for name, tensor in state.items() if "lora_" not in name}
+        if "head.weight" not in plain:
+            plain["head.weight"] = plain["middle.weight"]
+        for name in state:
+            if name.endswith("lora_A"):
+                layer = name.removesuffix(".lora_A")
+                product = state[f"{layer}.lora_B"] @ state[name]
+                plain[f"{layer}.weight"] = plain[f"{layer}.weight"] + product
+        return plain
+
+    def gradient(
+        self, state: State, x: Tensor, y: Tensor, names: Sequence[str], loss: Loss | None = None
+    ) -> tuple[State, State]:
+        leaves = {name: tensor.detach().clone() for name, tensor in state.items()}
+        for name in names:
+            leaves[name].requires_grad_()
+        features, logits, new = forward(self.merged(leaves), x, train=True)
+        gradients = torch.autograd.grad(self.loss(features, logits, y), [leaves[name] for name in names])
+        return dict(zip(names, gradients, strict=True)), new
+
+    def risk(self, state: State, client: int) -> float:
+        return super().risk(self.merged(state), client)
+
+    def score(self, state: State, client: int) -> float:
+        return super().score(self.merged(state), client)
+
+
+class Stacks(Ranks):
+    """FLoRA, eq. (99): the mean of the products goes into the frozen weights, and adapters begin anew."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        if self.kind.tied:
+            raise MustRefuse("two layers would change together")
+        self.layers = [name.removesuffix(".lora_A") for name in self.travels if name.endswith("lora_A")]
+        self.sizes: list[int] = []
+        self.known: dict[int, int] = {}
+
+    def receive(self, client: int, model: State | None = None, link: int = 0) -> State:
+        before = self.bits_down
+        received = super().receive(client, model, link)
+        if self.sizes and self.bits_down > before:
+            dense = sum(self.first[f"{layer}.layer.weight"].numel() for layer in self.layers)
+            stacks = sum(self.sizes[self.known.get(client, 0) :])
+            self.bits_down += 64 * (min(dense, stacks) - self.count(self.travels))
+        self.known[client] = len(self.sizes)
+        return received
+
+    def merge(self, reports: list[Report]) -> None:
+        merged = self.average(reports)
+        weights = [self.weight(report.client) for report in reports]
+        size = 0
+        for place, layer in enumerate(self.layers):
+            a, b = f"{layer}.lora_A", f"{layer}.lora_B"
+            products = [weight * r.sent[b] @ r.sent[a] for weight, r in zip(weights, reports, strict=True)]
+            merged[f"{layer}.layer.weight"] = merged[f"{layer}.layer.weight"] + sum(products) / sum(weights)
+            size += sum(report.sent[name].numel() for report in reports for name in (a, b))
+            generator = torch_generator(1, Stream.PARTS, place, self.round, len(SIZES))
+            drawn = torch.rand(merged[a].shape, generator=generator, dtype=torch.float64)
+            merged[a] = (2 * drawn - 1) / merged[a].shape[1] ** 0.5
+            merged[b] = torch.zeros_like(merged[b])
+        self.sizes.append(size)
+        self.server = merged
+
+
+def with_adapters(module: Net) -> Net:
+    """Add adapters of rank 2, whose factors are both not 0, to the linear layers."""
+    add_lora(module, rank=2)
+    generator = torch.Generator().manual_seed(5)
+    for name, parameter in module.named_parameters():
+        if "lora_" in name:
+            parameter.data = 0.5 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    return module
+
+
+class AdaptedNet(fl.FedLoRA):
+    """FedLoRA, which adds the adapters."""
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        if stage == "fit":
+            with_adapters(pl_module)
+        super().setup(trainer, pl_module, stage)
+
+
 class NarrowWithCentre(fl.HeteroFL):
     """HeteroFL that knows of the module's own buffer."""
 
@@ -1215,6 +1327,8 @@ METHODS: dict[str, Method] = {
         OrderedSteps,
         lambda: narrow_parts(parts.OrderedDropout, "samples"),
     ),
+    "FLoRA": Method(lambda **k: AdaptedNet("stack", ranks=[2, 1, 2], **k), Stacks),
+    "FedLoRA": Method(lambda **k: AdaptedNet("average", ranks=[2, 1, 2], padding="counts", **k), Ranks),
     "DiLoCo": Method(
         lambda **k: fl.DiLoCo(**{"local_steps": None, "continue_epochs": False, **k}),
         Outer,
