@@ -46,6 +46,7 @@ from fl_lightning.executors.compiler.causes import cause_of, changes, effects_of
 from fl_lightning.executors.compiler.conditions import conditions_as_outputs
 from fl_lightning.executors.compiler.dependence import Dependence
 from fl_lightning.executors.compiler.graph import Place, StackedGraph
+from fl_lightning.executors.compiler.host_draws import draw_of, host_draw, host_draws_noted
 from fl_lightning.executors.compiler.kept import WatchedContainers, is_of_watched
 from fl_lightning.executors.compiler.nested import inline_checkpoints
 from fl_lightning.executors.compiler.notes import WatchedMetrics, logging_to, note_log
@@ -341,18 +342,23 @@ class CapturedStep:
         source = fx.Graph()
         source.output(source.graph_copy(module.graph, {}))
         inline_checkpoints(module, source)
-        # A parameter that the step has from the optimizer becomes an input as all others.
-        from_optimizer: list[Tensor] = []
+        # A parameter that the step has from the optimizer becomes an input as all others, and so does a draw.
+        further: list[Any] = []
         for node in source.nodes:
             if node.op == "get_attr" and node.target in module._parameters:
-                from_optimizer.append(getattr(module, node.target))
-                node.op = "placeholder"
-                node.target = node.name
+                further.append(getattr(module, node.target))
+            elif node.target is host_draw:
+                further.append(Place("drawn", draw_of(node)))
+                node.args = ()
+            else:
+                continue
+            node.op = "placeholder"
+            node.target = node.name
         graph = fx.GraphModule(module, source)
 
         def call(*given: Any) -> tuple[Tensor, ...]:
             zeros = tuple(torch.zeros(()) for _ in outputs)
-            self._called = _Call(graph, (*given, *from_optimizer), zeros)
+            self._called = _Call(graph, (*given, *further), zeros)
             return zeros
 
         return call
@@ -462,6 +468,7 @@ class CapturedStep:
             self.listeners.noting(keeps_numbers=self._texts_keep_numbers),
             functions_for_capture(),
             conditions_as_outputs(),
+            host_draws_noted(),
             self._trainer.watched(self._steps_so_far),
             self._hidden_counters(),
             self._context(),

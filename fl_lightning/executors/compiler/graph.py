@@ -41,10 +41,15 @@ from fl_lightning.executors.stack.randomness import PerClientDraws, draws_by_nam
 
 
 class Place(NamedTuple):
-    """Names a stack: which list of :class:`Stacks` holds it, and its place there."""
+    """Names a stack.
+
+    Attributes:
+        kind: Which list of :class:`Stacks` holds it, or that it is ``"drawn"``.
+        number: Its place there, or what is drawn.
+    """
 
     kind: str
-    number: int
+    number: Any
 
 
 @dataclass
@@ -84,6 +89,8 @@ class Stacks:
         """Return the stack of a name."""
         if place.kind == "zeros":
             return torch.zeros(self.number, device=self.parameters[0].device)
+        if place.kind == "drawn":
+            return self.draws.draw_on_host(place.number.draw)
         held: Any = getattr(self, place.kind)
         stack: Tensor = held if isinstance(held, Tensor) else held[place.number]
         return stack

@@ -6,7 +6,7 @@ Each client has generators, seeded as when it trains alone. If the worked exampl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import Any
@@ -190,6 +190,15 @@ class PerClientDraws(TorchDispatchMode):
         if isinstance(drawn[0], Tensor):
             return torch.cat(list(map(self._filled, drawn)))
         return tuple(torch.cat(list(map(self._filled, results))) for results in zip(*drawn, strict=True))
+
+    def draw_on_host(self, draw: Callable[[], Tensor]) -> Tensor:
+        """Return what a function draws from global generators, from each client's, shape ``(K, ...)``."""
+        self.generators.note_draw()
+        drawn = []
+        for row in self.rows:
+            with self.generators.active(row):
+                drawn.append(draw())
+        return torch.stack(drawn).to(self.generators.device)
 
     def _draw(self, row: int, function: Any, args: Any, kwargs: Any) -> Any:
         if self.generators.device.type == "cpu" and "generator" in _arguments(function):
