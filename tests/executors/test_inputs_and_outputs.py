@@ -451,13 +451,3 @@ def test_a_step_that_returns_nothing_for_some_batches_trains_one_after_the_other
 def test_an_error_of_one_client_is_raised_as_alone() -> None:
     with pytest.raises(ValueError, match="too large"):
         fit(RaisesForOneClient, "vectorized")
-
-
-class SelectsByMask(Kept):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        losses = F.cross_entropy(self.layers(batch[0]), batch[1], reduction="none")
-        return losses[losses > 0.5].sum() / 4
-
-
-def test_a_selection_by_values_trains_one_after_the_other() -> None:
-    assert "selection" in str(ends_alike(SelectsByMask, rounds=1))

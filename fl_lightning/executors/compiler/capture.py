@@ -59,6 +59,7 @@ from fl_lightning.executors.compiler.numbers import (
     numbers_as_tensors,
 )
 from fl_lightning.executors.compiler.reader import KeptValue, Reader
+from fl_lightning.executors.compiler.selections import replace_selections
 from fl_lightning.executors.compiler.told import Listeners
 from fl_lightning.executors.compiler.unmapped import functions_for_capture
 from fl_lightning.executors.stack.batches import StackedBatch, leaves_of
@@ -297,6 +298,7 @@ class CapturedStep:
             raise CannotVectorize("`training_step` returns no loss that is computed from the batch and the weights")
         if called.graph not in self._steps:
             self._note_kept(called, kept)
+            replace_selections(called.graph)
             place_of_loss, assigned = _assignments(called, loss, new_buffers, self._kept_outputs(kept))
             self._steps[called.graph] = self.read(called.graph.graph, self._dependence, place_of_loss, assigned)
         places = self._places() | further

@@ -105,8 +105,12 @@ def check_sizes(graph: fx.Graph) -> None:
     for node in graph.nodes:
         for tensor in _tensors_of(node):
             for size in tensor.shape:
-                if isinstance(size, torch.SymInt) and not size.node.has_hint():
+                if isinstance(size, torch.SymInt) and not _is_known(size):
                     raise CannotVectorize(SELECTS)
+
+
+def _is_known(size: torch.SymInt) -> bool:
+    return size.node.has_hint() or size.node.maybe_as_int() is not None
 
 
 def _is_whole_number(node: fx.Node) -> bool:

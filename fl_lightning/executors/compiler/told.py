@@ -65,10 +65,10 @@ class Listeners:
         python, module, *loggers = [str(self._first + place) for place in range(2 + len(self._trainer.loggers))]
 
         def tell_python(*args: Any, **kwargs: Any) -> None:
-            take(python, "print", _with_sizes_as_texts(args), kwargs)
+            take(python, "print", args, kwargs)
 
         def tell_module(*args: Any, **kwargs: Any) -> None:
-            take(module, "print", _with_sizes_as_texts(args), kwargs)
+            take(module, "print", args, kwargs)
 
         found = []
         for logger, number in zip(self._trainer.loggers, loggers, strict=True):
@@ -114,7 +114,8 @@ class Listeners:
 
         def take(number: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             # The step may go on to write to tensors.
-            given = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), with_texts((args, kwargs)))
+            shown = with_texts((_shown(path, args), kwargs))
+            given = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), shown)
             calls.append((number, path, given))
 
         with self._replaced(*self._stand_ins(take)):
@@ -141,13 +142,15 @@ class Listeners:
 def _note(number: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Note what a step that is captured tells; PyTorch itself may print meanwhile."""
     if _is_captured():
-        metric_call(number, "tell", path, *args, **kwargs)
+        metric_call(number, "tell", path, *_shown(path, args), **kwargs)
     else:
         _usual_print(*args, **kwargs)
 
 
-def _with_sizes_as_texts(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _shown(path: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return what is printed with shapes as texts, since a graph holds plain tuples."""
+    if path != "print":
+        return args
     return tuple([_text_of_size(each) if isinstance(each, torch.Size) else each for each in args])
 
 

@@ -25,7 +25,7 @@ from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.executors.compiler.nested import own_gradient
 
 #: Questions about numbers, which stay tensors here.
-_CHECKS = {"_assert_scalar", "sym_constrain_range", "_check", "_check_is_size", "sym_constrain_range_for_size"}
+CHECKS = {"_assert_scalar", "sym_constrain_range", "_check", "_check_is_size", "sym_constrain_range_for_size"}
 #: Of functions that ``torch.func``'s transforms in a step call, the argument that counts transforms within each other.
 _LEVELS = {"_add_batch_dim": 2, "_remove_batch_dim": 1, "_wrap_for_grad": 1, "_unwrap_for_grad": 1}
 
@@ -44,7 +44,7 @@ def replace_unmapped(graph: fx.Graph) -> bool:
         if isinstance(function, str):
             function = getattr(Tensor, function, None)
         name = getattr(function, "__name__", "")
-        if name.removesuffix(".default") in _CHECKS:
+        if name.removesuffix(".default") in CHECKS:
             graph.erase_node(node)
             continue
         if name in _LEVELS:

@@ -1,0 +1,265 @@
+"""Selections by masks as operations on whole batches, whose sizes are known.
+
+What a mask selects has another number of rows for each client. In its place stand as many rows as there are, of which
+those that are not selected repeat the first selected one, and count for nothing in means and sums::
+
+    hard = losses[losses > 1]           # hard = _filled(losses, losses > 1)
+    loss = hard.square().mean()         # loss = _mean(hard.square(), losses > 1, ...)
+
+That is the same where all that is done with them treats each row by itself, and ends in a mean, a sum or a loss. A mask
+that is the same for all clients, such as that of the diagonal, becomes the places that it selects.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.nn import functional as F
+
+from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning.executors.compiler.causes import SELECTS
+from fl_lightning.executors.compiler.rows import Rows, argument, name_of
+from fl_lightning.executors.compiler.unmapped import CHECKS, mapped_function
+from fl_lightning.executors.stack.randomness import draws_by_name
+
+#: PyTorch's name of a function that returns a size.
+_SIZE = "sym_size.int"
+_UNEQUAL = "a mask has the size of the batch, and last batches have several sizes; give them one"
+#: What a step may compute with the number of selected rows.
+_OF_COUNTS = {*("truediv", "mul", "add", "sub", "radd", "sym_max", "sym_float", "ge", "le", "gt", "lt", "eq", "ne")}
+
+
+def replace_selections(module: fx.GraphModule) -> None:
+    """Replace the selections by masks in a captured graph, which is changed.
+
+    Args:
+        module: The graph.
+
+    Raises:
+        CannotVectorize: If a step does something else with what it selects.
+    """
+    graph = module.graph
+    if not any(_selects(node) for node in graph.nodes):
+        return
+    _erase_checks(graph)
+    _replace_constant_masks(module)
+    selections = _Selections(graph)
+    for node in list(graph.nodes):
+        selections.replace(node)
+
+
+def _selects(node: fx.Node) -> bool:
+    """Whether a node selects by one mask."""
+    if name_of(node) not in ("getitem", "masked_select") or len(node.args) != 2:
+        return False
+    mask = node.args[1]
+    value = mask.meta.get("example_value") if isinstance(mask, fx.Node) else None
+    return isinstance(value, Tensor) and value.dtype == torch.bool and value.dim() > 0
+
+
+def _erase_checks(graph: fx.Graph) -> None:
+    """Erase PyTorch's own questions about the number of selected rows."""
+    for node in reversed(list(graph.nodes)):
+        is_question = name_of(node) in ("ge", "le", "eq", _SIZE) and not _is_tensor(node)
+        is_check = getattr(node.target, "__name__", "").removesuffix(".default") in CHECKS
+        if is_check or (is_question and not node.users):
+            graph.erase_node(node)
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("example_value"), Tensor)
+
+
+# ---- masks that are the same for all clients ----
+
+
+def _replace_constant_masks(module: fx.GraphModule) -> None:
+    """Compute what depends on no input, and let constant masks select by places."""
+    graph = module.graph
+    known: dict[fx.Node, Any] = {}
+    # What depends on nothing but the number of samples, where that is another for several short batches.
+    sized: set[fx.Node] = set()
+    for node in list(graph.nodes):
+        given = node.all_input_nodes
+        if node.op == "placeholder" and isinstance(node.meta.get("example_value"), torch.SymInt):
+            sized.add(node)
+        elif given and all(own in sized or own in known for own in given) and not draws_by_name(node):
+            sized.add(node)
+        if _selects(node) and node.args[1] in sized - known.keys() and _has_unknown_rows(node):
+            raise CannotVectorize(_UNEQUAL)
+        is_constant = all(own in known for own in given) and node.op.startswith("call") and not draws_by_name(node)
+        if _selects(node) and node.args[1] in known:
+            number = sum(own.op == "get_attr" for own in graph.nodes)
+            places: list[fx.Node] = []
+            for dim, indices in enumerate(known[node.args[1]].nonzero(as_tuple=True)):
+                name = f"places_{number}_{dim}"
+                module.register_buffer(name, indices)
+                with graph.inserting_before(node):
+                    places.append(graph.get_attr(name))
+                places[-1].meta["example_value"] = indices
+            node.op = "call_function"
+            node.target = operator.getitem
+            node.args = (node.args[0], tuple(places))
+        elif is_constant and _is_tensor(node):
+            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda own: known[own])
+            with torch.no_grad():
+                known[node] = _called(node, args, kwargs)
+        else:
+            # It may write to them.
+            for own in given:
+                if name_of(node) == "setitem" or getattr(node.target, "__name__", str(node.target)).endswith("_"):
+                    known.pop(own, None)
+
+
+def _called(node: fx.Node, args: Any, kwargs: Any) -> Any:
+    function: Any = node.target
+    if node.op == "call_method":
+        return getattr(args[0], function)(*args[1:], **kwargs)
+    return function(*args, **kwargs)
+
+
+# ---- masks of each client ----
+
+
+class _Selections:
+    """Replaces the nodes of a graph that select by a client's mask, and those that compute with what they select.
+
+    Args:
+        graph: The graph.
+    """
+
+    def __init__(self, graph: fx.Graph) -> None:
+        self._graph = graph
+        #: The masks of nodes that have selected rows.
+        self._masks: dict[fx.Node, fx.Node] = {}
+        leading = {node for node in graph.nodes if _has_unknown_rows(node)}
+        self._rows = Rows(-1, self._masks.__contains__, leading)
+        self._counts: set[fx.Node] = set()
+
+    def replace(self, node: fx.Node) -> None:
+        """Replace a node, after those that it is given."""
+        masks = [self._masks[own] for own in node.all_input_nodes if own in self._masks]
+        if _selects(node) and _has_unknown_rows(node) and not masks:
+            self._fill(node)
+        elif masks:
+            if any(mask is not masks[0] for mask in masks):
+                raise CannotVectorize(SELECTS)
+            self._use(node, masks[0])
+        elif any(own in self._counts for own in node.all_input_nodes) and name_of(node) not in _OF_COUNTS:
+            raise CannotVectorize(SELECTS)
+
+    def _fill(self, node: fx.Node) -> None:
+        value: Any
+        mask: Any
+        value, mask = node.args
+        is_of_values = mask.meta["example_value"].dim() > 1
+        if is_of_values and mask.meta["example_value"].shape != value.meta["example_value"].shape:
+            raise CannotVectorize(SELECTS)
+        if is_of_values:
+            with self._graph.inserting_before(node):
+                value = self._graph.call_method("flatten", (value,))
+                flat = self._graph.call_method("flatten", (mask,))
+            flat.meta["example_value"] = mask.meta["example_value"].flatten()
+            mask = flat
+        node.op = "call_function"
+        node.target = _filled
+        node.args = (value, mask)
+        self._note(node, mask)
+
+    def _note(self, node: fx.Node, mask: fx.Node) -> None:
+        """Note that a node has selected rows, and as many rows as its mask."""
+        value: Any = node.meta["example_value"]
+        node.meta["example_value"] = value.new_empty((mask.meta["example_value"].numel(), *value.shape[1:]))
+        self._masks[node] = mask
+
+    def _use(self, node: fx.Node, mask: fx.Node) -> None:
+        """Replace a node that is given selected rows."""
+        name = name_of(node)
+        value = node.args[0] if node.args else None
+        function: Any = node.target
+        is_loss = inspect.isfunction(function) and getattr(F, name, None) is function
+        options: dict[str, Any] = {}
+        if is_loss:
+            options = inspect.signature(function).bind(*node.args, **node.kwargs).arguments
+        if name == _SIZE and node.args[1] == 0:
+            self._replace(node, _count, (mask,))
+            self._counts.add(node)
+        elif name in ("mean", "sum") and set(node.kwargs) <= {"dim"} and _dim(node) in (None, 0):
+            self._replace(node, _mean if name == "mean" else _sum, (value, mask, _dim(node) is None))
+        elif options.get("reduction") != "none" and self._rows.takes_losses(node) and not _has_old_options(options):
+            self._replace(node, _loss, (name, mask), {"reduction": "mean", **options})
+        elif draws_by_name(node) or not self._rows.treats_alone(node) or not _is_tensor(node):
+            raise CannotVectorize(SELECTS)
+        else:
+            self._note(node, mask)
+
+    def _replace(self, node: fx.Node, function: Any, args: Any, kwargs: dict[str, Any] | None = None) -> None:
+        node.op = "call_function"
+        node.target = function
+        node.args = args
+        node.kwargs = kwargs or {}
+
+
+def _has_unknown_rows(node: fx.Node) -> bool:
+    """Whether a node has as many rows as values decide."""
+    value = node.meta.get("example_value")
+    if not isinstance(value, Tensor) or not value.dim():
+        return False
+    size = value.shape[0]
+    return isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None and not size.node.has_hint()
+
+
+def _dim(node: fx.Node) -> Any:
+    """Return the dimension along which a node takes a mean or a sum."""
+    dim = argument(node, 1, "dim")
+    return dim[0] if isinstance(dim, (list, tuple)) and len(dim) == 1 else dim
+
+
+def _has_old_options(options: dict[str, Any]) -> bool:
+    return options.get("size_average") is not None or options.get("reduce") is not None
+
+
+# ---- what graphs call ----
+
+
+def _filled(value: Tensor, mask: Tensor) -> Tensor:
+    """Return rows, of which those that are not selected repeat the first that is."""
+    first = mask.int().argmax().reshape(1)
+    return torch.where(_along_rows(mask, value), value, value.detach().index_select(0, first))
+
+
+def _count(mask: Tensor) -> Tensor:
+    return mask.sum()
+
+
+def _sum(value: Tensor, mask: Tensor, of_all: bool) -> Tensor:
+    selected = torch.where(_along_rows(mask, value), value, 0)
+    return selected.sum() if of_all else selected.sum(0)
+
+
+def _mean(value: Tensor, mask: Tensor, of_all: bool) -> Tensor:
+    number = mask.sum()
+    if of_all:
+        for size in value.shape[1:]:
+            number = number * size
+    return _sum(value, mask, of_all) / number
+
+
+def _loss(name: str, mask: Tensor, **options: Any) -> Tensor:
+    """Return the mean, or the sum, of the losses of selected rows."""
+    function = mapped_function(getattr(F, name))
+    target = options["target"]
+    if name in ("cross_entropy", "nll_loss") and not target.is_floating_point():
+        ignored = options.get("ignore_index", -100)
+        loss: Tensor = function(**{**options, "target": torch.where(_along_rows(mask, target), target, ignored)})
+        return loss
+    losses = function(**{**options, "reduction": "none"})
+    return _sum(losses, mask, True) if options["reduction"] == "sum" else _mean(losses, mask, True)
+
+
+def _along_rows(mask: Tensor, value: Tensor) -> Tensor:
+    return mask.view(-1, *[1] * (value.dim() - 1))

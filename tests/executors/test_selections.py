@@ -1,0 +1,155 @@
+"""Selections by masks, of another size for each client, are stacked where they end in a mean, a sum or a loss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from helpers.stacked import Module, clients_of, linear
+from helpers.toys import quiet_trainer
+from torch import Tensor
+from torch.nn import functional as F
+from torchmetrics import MeanMetric
+
+from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning.executors import VectorizedExecutor
+
+SIZES = (8, 13, 6)
+
+
+class Selecting(Module):
+    """Has a loss of some of its samples."""
+
+    def __init__(self, loss: Any) -> None:
+        super().__init__(linear())
+        self.loss = loss
+        self.mean = MeanMetric()
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = self.loss(self, self.layers(batch[0]), batch[1])
+        self.log("loss", loss)
+        return loss
+
+
+def fit(loss: Any, executor: Any, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    callback = FedAvg(1.0, executor=executor, seed=1, local_epochs=2)
+    trainer = quiet_trainer(max_epochs=2, precision="64-true", callbacks=[callback])
+    module = Selecting(loss)
+    trainer.fit(module, datamodule=TensorDataModule(clients_of((6,), sizes), batch_size=4))
+    weights = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+    return weights, trainer.callback_metrics["loss"]
+
+
+def ends_alike(loss: Any, sizes: tuple[int, ...] = SIZES) -> str | None:
+    """Compare fits with stacks and without; return why clients were not stacked."""
+    stacks = VectorizedExecutor()
+    found = fit(loss, stacks, sizes)
+    torch.testing.assert_close(found, fit(loss, "sequential", sizes), rtol=1e-9, atol=1e-9, equal_nan=True)
+    return stacks.cause
+
+
+def of_hard_ones(module: Any, scores: Tensor, y: Tensor) -> Tensor:
+    losses = F.cross_entropy(scores, y, reduction="none")
+    hard = losses[losses > 1.1]
+    return hard.sum() / 4
+
+
+def focal(module: Any, scores: Tensor, y: Tensor) -> Tensor:
+    losses = F.cross_entropy(scores, y, reduction="none")[y != 2]
+    return ((1 - torch.exp(-losses)) ** 2 * losses).mean()
+
+
+def of_known_ones(module: Any, scores: Tensor, y: Tensor) -> Tensor:
+    known = y != 2
+    weight = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
+    return F.cross_entropy(scores[known], y[known], weight=weight, label_smoothing=0.1)
+
+
+def with_roots_of_positive_ones(module: Any, scores: Tensor, y: Tensor) -> Tensor:
+    """Return a loss whose gradient at what is not selected would be no number."""
+    return F.cross_entropy(scores, y) + scores[scores > 0].sqrt().sum() / 10
+
+
+def with_shares(module: Any, scores: Tensor, y: Tensor) -> Tensor:
+    first = scores[y == 0]
+    return (
+        F.cross_entropy(scores, y) + (first.softmax(1) ** 2).sum() / max(1, len(first)) + first.sum(0).square().mean()
+    )
+
+
+def of_chosen_by_squares(module: Any, scores: Tensor, y: Tensor) -> Tensor:
+    chosen = scores[:, 0] > 0
+    return F.mse_loss(scores.masked_select(scores > 0), torch.zeros(()).double()) + F.mse_loss(
+        scores[chosen], F.one_hot(y, 3).double()[chosen], reduction="sum"
+    )
+
+
+def of_pairs(module: Any, scores: Tensor, y: Tensor) -> Tensor:
+    both = torch.cat([scores, scores + 0.1 * torch.randn_like(scores)])
+    likeness = F.cosine_similarity(both[:, None], both[None], dim=-1)
+    itself = torch.eye(len(both), dtype=torch.bool)
+    likeness.masked_fill_(itself, -9e15)
+    partner = itself.roll(len(scores), 0)
+    return (torch.logsumexp(likeness, 1) - likeness[partner]).mean()
+
+
+def of_others(module: Any, scores: Tensor, y: Tensor) -> Tensor:
+    others = torch.ones(len(y), len(y), dtype=torch.bool)
+    others.fill_diagonal_(False)
+    products = (scores @ scores.T)[others]
+    return F.cross_entropy(scores, y) + products.square().mean()
+
+
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        *(of_hard_ones, focal, of_known_ones, with_roots_of_positive_ones, with_shares, of_pairs),
+        pytest.param(of_chosen_by_squares, marks=LONG),
+    ],
+)
+def test_selections_are_stacked(loss: Any) -> None:
+    assert ends_alike(loss) is None
+
+
+def test_a_mask_of_the_batchs_size_is_stacked_where_last_batches_have_one_size() -> None:
+    assert ends_alike(of_others, (8, 14, 6)) is None
+    assert "several sizes" in str(ends_alike(of_others))
+
+
+def of_the_hardest(module: Any, scores: Tensor, y: Tensor) -> Tensor:
+    losses = F.cross_entropy(scores, y, reduction="none")
+    return losses.mean() + losses[losses >= 0].max()
+
+
+def of_centered(module: Any, scores: Tensor, y: Tensor) -> Tensor:
+    chosen = scores[y > 0]
+    return F.cross_entropy(scores, y) + (chosen @ chosen.T).sum()
+
+
+def with_metric(module: Any, scores: Tensor, y: Tensor) -> Tensor:
+    losses = F.cross_entropy(scores, y, reduction="none")
+    module.mean.update(losses[y > 0].detach())
+    return losses.mean()
+
+
+def drops_some(module: Any, scores: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(scores, y) + F.dropout(scores[y > 0], 0.5).sum() / 4
+
+
+def of_two_masks(module: Any, scores: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(scores, y) + scores[y > 0].sum() * scores[y < 9].exp().mul(scores[y > -1]).sum()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        *(of_the_hardest, with_metric),
+        *(pytest.param(loss, marks=LONG) for loss in (of_centered, drops_some, of_two_masks)),
+    ],
+)
+def test_other_selections_train_one_after_the_other(loss: Any) -> None:
+    assert ends_alike(loss) is not None
