@@ -3,9 +3,11 @@
 Read in the order of a step's way:
 
 * ``notes``: what it logs and gives to metric objects becomes nodes of its graph, ``kept`` and ``told``: and so does
-  what it keeps in attributes and tells others,
+  what it keeps in attributes and tells others, ``conditions``: and those under which it gives up, ``host_draws``: and
+  what it draws by numpy or Python,
 * ``capture``: PyTorch's Dynamo makes a graph of it, ``dependence``: on what of Python that graph depends,
   ``causes``: why it could not be made,
+* ``selections``: what it selects by masks becomes as many rows as there are,
 * ``reader``: the notes leave the graph, and the tensors that they name become its outputs,
 * ``graph``: the graph is mapped over clients and made one flat list of operations, forward and backward,
   ``unmapped``: with other functions where ``vmap`` computes something else, ``simplification``: and fewer calls,

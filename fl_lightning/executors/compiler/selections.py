@@ -83,11 +83,13 @@ def _replace_constant_masks(module: fx.GraphModule) -> None:
     known: dict[fx.Node, Any] = {}
     # What depends on nothing but the number of samples, where that is another for several short batches.
     sized: set[fx.Node] = set()
+    # How many rows constant masks select, by PyTorch's symbols of these numbers.
+    numbers: dict[Any, int] = {}
     for node in list(graph.nodes):
         given = node.all_input_nodes
-        if node.op == "placeholder" and isinstance(node.meta.get("example_value"), torch.SymInt):
-            sized.add(node)
-        elif given and all(own in sized or own in known for own in given) and not draws_by_name(node):
+        is_number = node.op == "placeholder" and isinstance(node.meta.get("example_value"), torch.SymInt)
+        is_sized = given and all(own in sized or own in known for own in given) and not draws_by_name(node)
+        if is_number or is_sized:
             sized.add(node)
         if _selects(node) and node.args[1] in sized - known.keys() and _has_unknown_rows(node):
             raise CannotVectorize(_UNEQUAL)
@@ -104,6 +106,9 @@ def _replace_constant_masks(module: fx.GraphModule) -> None:
             node.op = "call_function"
             node.target = operator.getitem
             node.args = (node.args[0], tuple(places))
+            if _has_unknown_rows(node):
+                rows: Any = node.meta["example_value"].shape[0]
+                numbers[rows.node.expr] = len(places[0].meta["example_value"])
         elif is_constant and _is_tensor(node):
             args, kwargs = fx.map_arg((node.args, node.kwargs), lambda own: known[own])
             with torch.no_grad():
@@ -113,6 +118,25 @@ def _replace_constant_masks(module: fx.GraphModule) -> None:
             for own in given:
                 if name_of(node) == "setitem" or getattr(node.target, "__name__", str(node.target)).endswith("_"):
                     known.pop(own, None)
+    for node in graph.nodes:
+        _replace_numbers(node, numbers)
+
+
+def _replace_numbers(node: fx.Node, numbers: dict[Any, int]) -> None:
+    """Put numbers in the places of symbols, in what a node stands for."""
+
+    def known(size: Any) -> Any:
+        if not isinstance(size, torch.SymInt):
+            return size
+        number = size.node.expr.subs(numbers)
+        return int(number) if number.is_number else size
+
+    value = node.meta.get("example_value")
+    if isinstance(value, Tensor) and numbers:
+        node.meta["example_value"] = value.new_empty([known(size) for size in value.shape])
+    elif isinstance(value, torch.SymInt) and type(known(value)) is int:
+        for user in list(node.users):
+            user.args = fx.map_arg(user.args, lambda own: known(value) if own is node else own)
 
 
 def _called(node: fx.Node, args: Any, kwargs: Any) -> Any:
