@@ -167,19 +167,28 @@ class FederatedLoop(RoundLoop):
         if self.training.vector.layout.size >= _LARGE:
             # An earlier fit's trainer, loops and callbacks refer to each other, and hold its models until then.
             gc.collect()
-        self.algorithm.run = self._begin_run(state)
+
+        # The fit of the algorithm goes on from a checkpoint, or from an earlier fit, or begins.
+        algorithm = self.algorithm
+        federation = self.federation()
+        earlier = algorithm.run if algorithm.has_begun else None
         if state is not None:
+            algorithm.run = Run.resume(algorithm, federation, state)
             restore_monitored_values(self.trainer, state["monitored"])
-        check_steps_known(self.trainer, type(self.callback).__name__, self.algorithm)
-        if self.algorithm.optimizers.keeps:
-            federation = self.algorithm.federation
+        elif earlier is not None and self.round_index > 0:
+            algorithm.run = Run.go_on(earlier, federation)
+        else:
+            algorithm.run = Run.begin(algorithm, federation, earlier)
+
+        check_steps_known(self.trainer, type(self.callback).__name__, algorithm)
+        if algorithm.optimizers.keeps:
             check_schedules_last(self.trainer, federation.max_rounds, federation.local_work("steps"))
         if self.training.vector.device.type == "cpu":
             keep_freed_memory()
         self._begin_executor(is_resumed=state is not None)
 
         # Everything that a round may change is in these two lists. A round that breaks off puts it back.
-        self._shown_module = ShownModule(self.training.vector, self.algorithm.run)
+        self._shown_module = ShownModule(self.training.vector, algorithm.run)
         self.kept_for_lightning = [
             # The counters of rounds, batches and steps.
             Progress(self),
@@ -190,23 +199,12 @@ class FederatedLoop(RoundLoop):
             # The module's weights and metric objects.
             self._shown_module,
             # The server's model, the states of all parts with clients' vectors, and the traffic.
-            self.algorithm.run,
+            algorithm.run,
             # Where clients' epochs go on, earlier settings, invalid rounds in a row, and the executors' states.
             self.carried,
             # What callbacks monitor.
             MonitoredValues(self),
         ]
-
-    def _begin_run(self, state: Mapping[str, Any] | None) -> Run:
-        """Begin the fit of the algorithm, or go on from a checkpoint's state or from an earlier fit."""
-        algorithm = self.algorithm
-        federation = self.federation()
-        if state is not None:
-            return Run.resume(algorithm, federation, state)
-        earlier = algorithm.run if algorithm.has_begun else None
-        if earlier is not None and self.round_index > 0:
-            return Run.go_on(earlier, federation)
-        return Run.begin(algorithm, federation, earlier)
 
     def _begin_executor(self, is_resumed: bool) -> None:
         """Let the executor begin; after a checkpoint with what one of its class has found."""
@@ -249,7 +247,7 @@ class FederatedLoop(RoundLoop):
 
     def draw_clients(self) -> None:
         """Begin a round of the algorithm, with what was set since the last one, and draw its clients."""
-        seed_global_generators(self.settings.run_seed, Stream.ROUND, self.round_index)
+        seed_global_generators(self.algorithm.federation.seed, Stream.ROUND, self.round_index)
         self.callback.take_settings()
         self.data.begin_round(self.round_index)
         self._check_sampler()
@@ -309,7 +307,7 @@ class FederatedLoop(RoundLoop):
 
     def call_round_hooks(self) -> None:
         """Call ``on_round_end`` of the callbacks; what is drawn from here to the next round depends on the round."""
-        seed_global_generators(self.settings.run_seed, Stream.SERVER, self.last_round)
+        seed_global_generators(self.algorithm.federation.seed, Stream.SERVER, self.last_round)
         # Users count rounds from 1.
         number = self.last_round + 1
         report = self.algorithm.run.round.report

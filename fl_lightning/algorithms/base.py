@@ -13,6 +13,7 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from fl_lightning._lightning.checkpoint_files import use_whole_files
 from fl_lightning._lightning.evaluation.evaluation_loops import prepare_evaluation
 from fl_lightning._lightning.fit_trainer import fit_trainer
+from fl_lightning._lightning.logs.client_log import log_round
 from fl_lightning._lightning.logs.round_logging import RoundLog, log_run, rounds_of, wandb_run_ids
 from fl_lightning._lightning.loops.round_loop import install_loop
 from fl_lightning._lightning.trainer_callbacks import check_alone
@@ -26,7 +27,7 @@ from fl_lightning.algorithms.resuming import (
     log_changes,
     log_how_to_resume,
 )
-from fl_lightning.algorithms.run_log import log_values, settings_of_run
+from fl_lightning.algorithms.run_log import IN_THE_BAR, settings_of_run
 from fl_lightning.clients.batches import LocalSettings
 from fl_lightning.executors import Executor, make_executor
 from fl_lightning.executors.auto import ExecutorName
@@ -337,7 +338,7 @@ class AggregationCallback(LoopCallback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the round's clients and the cost so far; see :meth:`Run.values`."""
-        log_values(trainer, pl_module, self.algorithm.run.values())
+        log_round(trainer, pl_module, self.algorithm.run.values(), IN_THE_BAR)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the server's state at the last round's end, with every circulating model."""

@@ -1,4 +1,4 @@
-"""Gives the loggers the settings of the run, and each round's counts."""
+"""The settings of a run, as loggers get them, and which of its values the progress bar shows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-import lightning.pytorch as pl
-
-from fl_lightning._lightning.logs.client_log import log_round
 from fl_lightning.algorithms.resuming import fingerprints
 from fl_lightning.algorithms.versions import __version__, package_versions
 from fl_lightning.loop import FederatedLoop
@@ -43,12 +40,6 @@ def settings_of_run(callback: object, loop: FederatedLoop) -> dict[str, Any]:
         "processes": loop.trainer.world_size,
         "versions": {"fl_lightning": __version__, **package_versions()},
     }
-
-
-def log_values(trainer: pl.Trainer, pl_module: pl.LightningModule, values: Mapping[str, float]) -> None:
-    """Log numbers that are the same on all processes; some are shown in the progress bar."""
-    for name, value in values.items():
-        log_round(trainer, pl_module, {name: value}, prog_bar=name in IN_THE_BAR)
 
 
 def _described(instance: object) -> dict[str, Any]:

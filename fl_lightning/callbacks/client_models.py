@@ -20,9 +20,10 @@ from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.preprocessing import Preprocessing, choose
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.kept import by_key
 from fl_lightning.parts.layout import Layout, tensors_by_name
 from fl_lightning.parts.messages import same_values
-from fl_lightning.parts.part import Part, by_key, personal_model, walk
+from fl_lightning.parts.part import Part, personal_model, walk
 
 
 class NoClientModelsError(ValueError):

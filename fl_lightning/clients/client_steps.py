@@ -91,7 +91,8 @@ class ClientSteps:
             self.skipped += 1
             return
         self._add_gradient(optimizer)
-        self._sum_rates(optimizer)
+        if self.summed_lr:
+            self._sum_rates(optimizer)
 
     def value(self) -> Tensor | float:
         """Return the value of the term that the objective adds, at the present weights."""
@@ -129,9 +130,7 @@ class ClientSteps:
         """Add to the gradients what the objective adds."""
 
     def _sum_rates(self, optimizer: Optimizer) -> None:
-        """Add the learning rates of a step to their sums, if they are needed."""
-        if not self.summed_lr:
-            return
+        """Add the learning rates of a step to their sums."""
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
@@ -314,7 +313,8 @@ class WalkSteps(ClientSteps):
         finally:
             self._passes = None
             if any(self._taken):
-                self._sum_rates(self._trainer.optimizers[0])
+                if self.summed_lr:
+                    self._sum_rates(self._trainer.optimizers[0])
             elif self._taken:
                 self.skipped += 1
 

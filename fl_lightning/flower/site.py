@@ -44,8 +44,9 @@ from fl_lightning.flower.tensors import (
 )
 from fl_lightning.parts.aggregations.means import WeightedMean
 from fl_lightning.parts.algorithm import Algorithm
+from fl_lightning.parts.kept import by_key
 from fl_lightning.parts.messages import ClientResult, Task
-from fl_lightning.parts.part import Part, by_key, walk
+from fl_lightning.parts.part import Part, walk
 from fl_lightning.parts.schedules.synchronous import Synchronous
 from fl_lightning.parts.servers.mixing import Mixing
 from fl_lightning.settings import PathLike, check

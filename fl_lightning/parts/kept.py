@@ -30,9 +30,9 @@ States are kept by reference: tensors are assigned, and never written to. Only c
 """
 
 # Annotations are no strings here: config files look up the types of a part's arguments, and those of its bases.
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from torch import Tensor
@@ -43,6 +43,7 @@ from fl_lightning.parts.messages import ClientResult, Payload, Task, Traffic
 
 _RECORDS = (ClientResult, Payload, Task, Traffic)
 _KIND = "class of the record"
+_Part = TypeVar("_Part", bound="States")
 
 
 class Kept(Protocol):
@@ -161,6 +162,11 @@ class States:
     def loaded(self, name: str, value: Any) -> Any:
         """Return a declared state that :meth:`saved` returned; the inverse of it."""
         return value
+
+
+def by_key(parts: Iterable[_Part]) -> dict[str, _Part]:
+    """Return parts by the keys that they have in checkpoints: the place in the list, and the class."""
+    return {f"{place}-{type(part).__name__}": part for place, part in enumerate(parts)}
 
 
 def snapshot(value: Any) -> Any:

@@ -216,11 +216,6 @@ class Part(States):
                 held.commit()
 
 
-def by_key(parts: Iterable[Part]) -> dict[str, Part]:
-    """Return parts by the keys that they have in checkpoints: the place in the list, and the class."""
-    return {f"{place}-{type(part).__name__}": part for place, part in enumerate(parts)}
-
-
 def personal_model(parts: Iterable[Part], client: int, model: Tensor) -> Tensor:
     """Return the model by which a client is evaluated, shape ``(size,)``: the given one, where parts have no other.
 

@@ -148,7 +148,7 @@ class Round:
         version = before._version
 
         model = self.drive(schedule.play(self.tasks, server), execute)
-        model = checked_vector(schedule, "play", model, server.model, finite=run.federation.num_parameters)
+        model = checked_vector(schedule, "play", model, server.model, finite=run.federation.layout.num_parameters)
         if before._version != version:
             raise RuntimeError("A part wrote to the server's model. Compute a new tensor, as in `model * 0.5`.")
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from fl_lightning.parts.aggregations.means import MeanAggregation
 from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.kept import by_key
 from fl_lightning.parts.messages import RoundReport, Task, same_values
-from fl_lightning.parts.part import Part, by_key, walk
+from fl_lightning.parts.part import Part, walk
 from fl_lightning.parts.round import Execute, Round
 from fl_lightning.parts.server import Server
 from fl_lightning.parts.traffic import Books
@@ -59,9 +60,12 @@ class Run:
         # Whether the module was given another model than the server's at the last round's end.
         self._shows_other = False
         self.keep()
-        keeper = next((part for part in self.parts if part.client_vectors), None)
-        if algorithm.schedule.repeats_clients and keeper is not None:
-            raise ValueError(f"`history` lets a client train on two models at once: {keeper!r} cannot keep its vector.")
+        if algorithm.schedule.repeats_clients:
+            for part in self.parts:
+                if part.client_vectors:
+                    raise ValueError(
+                        f"`history` lets a client train on two models at once: {part!r} cannot keep its vector."
+                    )
 
     # ---- three beginnings ----
 
@@ -92,7 +96,17 @@ class Run:
         shown = state["server"]["model"] if state["shown"] is None else state["shown"]
         run = cls(algorithm, replace(federation, model=state["first"].to(federation.model)))
         run.shown = shown.to(federation.model)
-        run._load(state)
+        run._shows_other = state["shows_other"]
+        run.server.load_state_dict(state["server"])
+        run.server.model = run.server.model.to(federation.model.dtype)
+        run.books.load_state_dict(state["books"])
+        parts = by_key(run.parts)
+        if list(state["parts"]) != list(parts):
+            before = _classes_in(state["parts"])
+            now = _classes_in(parts)
+            raise ValueError(f"The checkpoint has the parts {before}, this run {now}. Use the same parts.")
+        for key, part in parts.items():
+            part.load_state_dict(state["parts"][key])
         run.keep()
         return run
 
@@ -131,7 +145,7 @@ class Run:
         exchanges = walk(exchange)
         for part in exchanges:
             part.begin_fit(federation)
-        for name in federation.names:
+        for name in federation.layout.names:
             keepers = [member for member in exchange.members if member.keeps(name)]
             if len(keepers) > 1:
                 raise ValueError(
@@ -231,19 +245,6 @@ class Run:
             "lengths": list(layout.lengths[: layout.num_trained]),
             "parts": {key: part.state_dict() for key, part in by_key(self.parts).items()},
         }
-
-    def _load(self, state: Mapping[str, Any]) -> None:
-        parts = by_key(self.parts)
-        if list(state["parts"]) != list(parts):
-            before = _classes_in(state["parts"])
-            now = _classes_in(parts)
-            raise ValueError(f"The checkpoint has the parts {before}, this run {now}. Use the same parts.")
-        self.server.load_state_dict(state["server"])
-        self.server.model = self.server.model.to(self.federation.model.dtype)
-        self.books.load_state_dict(state["books"])
-        self._shows_other = state["shows_other"]
-        for key, part in parts.items():
-            part.load_state_dict(state["parts"][key])
 
     # ---- rounds ----
 

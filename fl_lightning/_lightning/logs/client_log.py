@@ -7,7 +7,7 @@ sum that this metric holds, and the size to its count, as Lightning would have d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -332,10 +332,18 @@ def log_means(module: pl.LightningModule, means: Sequence[LoggedMean]) -> None:
     module._current_fx_name = before
 
 
-def log_round(trainer: pl.Trainer, module: pl.LightningModule, values: Mapping[str, float], **options: Any) -> None:
+def log_round(
+    trainer: pl.Trainer, module: pl.LightningModule, values: Mapping[str, float], on_bar: Collection[str] = ()
+) -> None:
     """Log numbers that are the same on all processes, at a round's end.
 
     A number that has been logged before updates Lightning's metric at once: a call of ``module.log`` takes 1 ms.
+
+    Args:
+        trainer: The trainer.
+        module: Its module.
+        values: The numbers by name.
+        on_bar: The names of those that the progress bar shows.
     """
     # A barebones trainer warns of every value that is logged.
     if trainer.barebones:
@@ -349,4 +357,4 @@ def log_round(trainer: pl.Trainer, module: pl.LightningModule, values: Mapping[s
             number = torch.tensor(float(value), dtype=metric.value.dtype, device=metric.value.device)
             results.update_metrics(f"{fx}.{name}", number, 1)
         else:
-            module.log(name, float(value), sync_dist=trainer.world_size > 1, **options)
+            module.log(name, float(value), prog_bar=name in on_bar, sync_dist=trainer.world_size > 1)

@@ -278,10 +278,10 @@ class ClientLoop(_TrainingEpochLoop):
 
         # Schedules by steps, hooks and logs come after the step.
         if goes_on:
-            # With manual optimisation the module steps its schedules itself.
-            steps_taken = self._step_counter.completed - self._steps_before_client
-            if self._automatic and not self._accumulating and steps_taken > 0:
-                self.optimizers.step_in_client(steps_taken, batch_idx + 1)
+            if self.optimizers.by_step and not self._accumulating:
+                steps_taken = self._step_counter.completed - self._steps_before_client
+                if steps_taken > 0:
+                    self.optimizers.step_in_client(steps_taken, batch_idx + 1)
             end.call_callbacks(outputs, batch, round_idx)
             end.call_module(outputs, batch, batch_idx)
             if progress.is_last_batch:

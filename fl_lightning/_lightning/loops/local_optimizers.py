@@ -114,7 +114,7 @@ class LocalOptimizers:
         self._mean_batches = 0
         self._automatic = trainer.lightning_module.automatic_optimization
         by_step = [config for config in trainer.lr_scheduler_configs if config.interval == "step"]
-        #: Schedules that step after a client's optimizer steps.
+        #: Schedules that step after a client's optimizer steps; a module that optimises manually steps its own.
         self.by_step = by_step if self._automatic else []
         self._remember()
         #: Settings of earlier rounds, on whose models clients still train.
@@ -355,14 +355,12 @@ class _Memory:
         held = [_held_by(each) for each in self._optimizers]
         # What is no container, tensor or array is not copied: parameters, optimizers, modules.
         self._not_copied = {id(leaf): leaf for leaf in tree_leaves(held) if not _changes(leaf)}
-        self._held = self._copied(held)
-
-    def _copied(self, held: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return copy.deepcopy(held, dict(self._not_copied))
+        self._held = copy.deepcopy(held, dict(self._not_copied))
 
     def put_back(self) -> None:
         """Put everything back as it was."""
-        for optimizer, held in zip(self._optimizers, self._copied(self._held), strict=True):
+        copied = copy.deepcopy(self._held, dict(self._not_copied))
+        for optimizer, held in zip(self._optimizers, copied, strict=True):
             for name in _held_by(optimizer).keys() - held.keys():
                 delattr(optimizer, name)
             vars(optimizer).update(held)

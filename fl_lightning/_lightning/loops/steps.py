@@ -241,11 +241,15 @@ class PlainStepper(Stepper):
     @override
     def take(self, closure: Pass) -> None:
         optimizer = closure.optimizer
+        trainer = self._trainer
 
         def gradients() -> Tensor | None:
             loss = closure()
             self._hooks["on_before_optimizer_step"](optimizer)
-            self._clip(optimizer)
+            if self._clips or trainer.gradient_clip_val is not None:
+                trainer.precision_plugin._clip_gradients(
+                    self._module, optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
+                )
             return loss
 
         if is_plain_sgd(optimizer):
@@ -253,13 +257,6 @@ class PlainStepper(Stepper):
             step_plain_sgd(optimizer)
         else:
             optimizer.step(closure=gradients)  # type: ignore[arg-type]
-
-    def _clip(self, optimizer: Optimizer) -> None:
-        trainer = self._trainer
-        if self._clips or trainer.gradient_clip_val is not None:
-            trainer.precision_plugin._clip_gradients(
-                self._module, optimizer, trainer.gradient_clip_val, trainer.gradient_clip_algorithm
-            )
 
 
 class LightningStepper(Stepper):
