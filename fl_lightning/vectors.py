@@ -1,7 +1,8 @@
-"""Arrays and vectors of users: sample indices, labels and features as numpy arrays; vectors that a part returns."""
+"""Arrays and vectors: those of users as numpy arrays, those that a part returns, sums of those as large as models."""
 
 import math
 import numbers
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,9 @@ import torch
 from torch import Tensor
 
 from fl_lightning.words import short_repr
+
+#: Values of a piece: half a MiB in float64, which a core's cache holds.
+_PIECE = 2**16
 
 
 def to_indices(name: str, values: Any) -> np.ndarray:
@@ -116,3 +120,19 @@ def is_finite(vector: Tensor) -> bool:
 def sum_dtype(like: Tensor) -> torch.dtype:
     """Return the type for running sums: float64, but Apple's GPUs have none."""
     return torch.float32 if like.device.type == "mps" else torch.float64
+
+
+def pieces(*vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield views of the same places of vectors as large as models, one piece after the other.
+
+    Intermediate results are then as large as a piece. Without pieces they are as large as two models, since sums are
+    kept in float64. Some of them cannot be seen: ``total.add_(vector)`` makes a copy of a float32 vector in the total's
+    type.
+
+    Args:
+        vectors: All of one shape, ``(length,)``.
+    """
+    if len(vectors[0]) <= _PIECE:
+        yield vectors
+        return
+    yield from zip(*(vector.split(_PIECE) for vector in vectors), strict=True)

@@ -21,8 +21,7 @@ from torch import Tensor
 
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.mapped_vectors import MappedVectors
-from fl_lightning.parts.pieces import pieces
-from fl_lightning.vectors import sum_dtype
+from fl_lightning.vectors import pieces, sum_dtype
 
 
 class ClientVectors:

@@ -111,7 +111,7 @@ def test_a_large_frozen_part_stays_out_and_must_be_constant() -> None:
         module.backbone.data *= 2.0
 
     trainer = fit(Student(lambda _: None, frozen=20_000), FedAvg(1.0))
-    assert trainer.fit_loop.training.vector.size == 1
+    assert trainer.fit_loop.training.vector.layout.size == 1
     for callback in (FedAvg(1.0), FedAvg(1.0, executor="sequential")):
         with pytest.raises(RuntimeError, match=r"frozen tensor 'backbone'.*Store it as a buffer"):
             fit(Student(writes, frozen=20_000), callback)

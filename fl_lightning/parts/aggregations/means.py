@@ -25,8 +25,7 @@ from fl_lightning.parts.aggregations.base import Aggregation, Weighting
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult
-from fl_lightning.parts.pieces import pieces
-from fl_lightning.vectors import sum_dtype
+from fl_lightning.vectors import pieces, sum_dtype
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm

@@ -15,8 +15,8 @@ from fl_lightning.parts.federation import Federation, LocalClient
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.objectives.base import LocalObjective
 from fl_lightning.parts.objectives.corrections import Term
-from fl_lightning.parts.pieces import pieces
 from fl_lightning.settings import Fraction
+from fl_lightning.vectors import pieces
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
