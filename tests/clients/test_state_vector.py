@@ -72,7 +72,7 @@ def test_a_buffer_that_grows_is_named_and_put_back(executor: Any) -> None:
 def test_vector_counts_tied_weights_once() -> None:
     module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     module[1].weight = module[0].weight
-    assert StateVector(module).size == 9 + 3 + 3
+    assert StateVector(module).layout.size == 9 + 3 + 3
 
 
 # ---- sparse buffers stay where they are, as complex ones do ----
