@@ -23,10 +23,10 @@ def test_vector_holds_parameters_and_then_buffers_and_frozen_tensors() -> None:
     module[2].requires_grad_(False)
     module[3].eval().requires_grad_(False)
     state = StateVector(module)
-    assert state.num_parameters == 2 * 3 + 3 + 3 + 3
+    assert state.layout.num_parameters == 2 * 3 + 3 + 3 + 3
     frozen = (3 + 1) + (1 + 1) + (1 + 1 + 1)  # a layer, a normalisation's weights and its buffers
-    assert state.size == state.num_parameters + 3 + 3 + 1 + frozen
-    vector = torch.arange(state.size, dtype=torch.float32) + 0.25
+    assert state.layout.size == state.layout.num_parameters + 3 + 3 + 1 + frozen
+    vector = torch.arange(state.layout.size, dtype=torch.float32) + 0.25
     state.write(vector)
     assert module[0].weight.flatten().tolist() == [0.25, 1.25, 2.25, 3.25, 4.25, 5.25]
     assert module[1].running_var.tolist() == [18.25, 19.25, 20.25]
