@@ -1,6 +1,7 @@
 """FedLab's top-k of models in a plain loop of torch: how much does 61.25 % for 10 % owe to chance?
 
     python research/scripts/fedlab_topk.py [--shares .1] [--seeds 0 1 2] [--partition fedlab] [--cohorts fedlab]
+    python research/scripts/fedlab_topk.py --curve runs/published_compression/cells/ID/curve.csv --output FILE
 
 What FedLab's notebook does: 100 clients by class-wise Dir(.5), ten of them in each of 200 rounds; each takes five steps
 of SGD with learning rate 0.1 on all of its data, keeps the ceil(share * 199,210) largest weights of its model, zero
@@ -132,7 +133,12 @@ def main() -> None:
     parser.add_argument("--cohorts", choices=["fedlab", "here"], default="fedlab")
     parser.add_argument("--folder", default="data", help="folder that has MNIST")
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--curve", type=Path, help="curve.csv of the library's fit: only take its scores over")
     options = parser.parse_args()
+    if options.curve:
+        curve = pd.read_csv(options.curve)[["round", "val_acc"]].dropna().rename(columns={"val_acc": "test_acc"})
+        curve.round(4).to_csv(options.output, index=False, lineterminator="\n")
+        return
     options.data = read(options.folder)
     for share in options.shares:
         for seed in options.seeds:

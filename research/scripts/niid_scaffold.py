@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -123,8 +124,8 @@ def train(
     return steps
 
 
-def run(options: argparse.Namespace, method: str, seed: int) -> pd.DataFrame:
-    """Return what is known after each round."""
+def run(options: argparse.Namespace, method: str, seed: int) -> Iterator[dict[str, object]]:
+    """Yield what is known after each round, until the weights are no longer finite."""
     images, classes, test_images, test_classes = options.samples
     torch.manual_seed(seed)
     module = ConvNetClassifier(in_channels=1, image_size=28, channels=[6, 16], hidden=[120, 84])
@@ -140,7 +141,6 @@ def run(options: argparse.Namespace, method: str, seed: int) -> pd.DataFrame:
     server = torch.zeros_like(net.weights)
     own = torch.zeros(CLIENTS, len(net.weights))
     model = net.weights.clone()
-    rows = []
     for index in range(options.rounds):
         mean = torch.zeros_like(model)
         change = torch.zeros_like(model)
@@ -159,7 +159,7 @@ def run(options: argparse.Namespace, method: str, seed: int) -> pd.DataFrame:
         model = mean
         server = server + change
         net.weights.copy_(model)
-        row = {
+        yield {
             "data": options.data,
             "classes": options.classes,
             "partition": options.partition,
@@ -173,11 +173,15 @@ def run(options: argparse.Namespace, method: str, seed: int) -> pd.DataFrame:
             "norm_of_c": float(f"{float(server.norm()):.4g}"),
             "largest_correction": float(f"{float((server - own).norm(dim=1).max()):.4g}"),
         }
-        print(row, flush=True)
-        rows.append(row)
         if not bool(model.isfinite().all()):
             break
-    return pd.DataFrame(rows)
+
+
+def add(row: dict[str, object], path: Path) -> None:
+    """Add a row to a file, or replace it."""
+    known = [pd.read_csv(path)] if path.exists() else []
+    together = pd.concat([*known, pd.DataFrame([row])]).drop_duplicates(KEYS, keep="last").sort_values(KEYS)
+    together.to_csv(path, index=False, lineterminator="\n")
 
 
 def main() -> None:
@@ -205,12 +209,10 @@ def main() -> None:
     for seed in options.seeds:
         for method in options.methods:
             begin = time.process_time()
-            rows = run(options, method, seed)
-            print(f"{method}, seed {seed}: {time.process_time() - begin:.0f} s", flush=True)
-            if options.output:
-                known = [pd.read_csv(options.output)] if options.output.exists() else []
-                together = pd.concat([*known, rows]).drop_duplicates(KEYS, keep="last").sort_values(KEYS)
-                together.to_csv(options.output, index=False, lineterminator="\n")
+            for row in run(options, method, seed):
+                print(f"{row}, {time.process_time() - begin:.0f} s", flush=True)
+                if options.output:
+                    add(row, options.output)
 
 
 if __name__ == "__main__":
