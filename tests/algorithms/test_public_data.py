@@ -155,6 +155,11 @@ def test_fedmd_clients_digest_the_mean_of_their_scores_and_train_on() -> None:
     assert traffic.bits_down == traffic.bits_up == 64 * 7 * 3 * 3 * 3
 
 
+def test_texts_name_the_module_by_its_class() -> None:
+    text = repr(fl.FedMD(Classifier(), DataLoader(PUBLIC, 4)).algorithm.schedule)
+    assert text.startswith("PublicConsensus(module=Classifier(...), loader=<DataLoader>, personal_parameters=Personal")
+
+
 @pytest.mark.parametrize(("kept", "exchange"), [("*", "layers.1"), ("layers.1", "*")])
 def test_the_consensus_needs_models_that_are_all_the_clients_own(kept: str, exchange: str) -> None:
     schedule = parts.PublicConsensus(Classifier(), DataLoader(PUBLIC, 4), parts.PersonalParameters(kept))

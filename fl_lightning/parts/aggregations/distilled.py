@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class EnsembleDistillation(Aggregation):
     """FedDF's server: the mean of the clients' models takes steps towards their mean logits (Lin et al. 2020; (95-96)).
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class PublicConsensus(Synchronous):
     """Clients send class scores of public data, digest their mean, and train on (FedMD, Li and Wang 2019; (97-98)).
 
