@@ -165,14 +165,6 @@ def test_clients_of_unequal_ranks_train_adapters_that_are_smaller(mode: Any, pad
     values = 3 * 2 + 3 * 1 if mode == "ffa" else (3 + 4) * (2 + 1)
     traffic = algorithm.algorithm.traffic
     assert traffic.values_up == traffic.values_down == 3 * values
-    if padding == "zeros":  # one is enough
-        return
-    stacked = Linear(rank=2, seed=3)
-    fit_clients(
-        FedLoRA(mode, 1.0, ranks=[2, 1], padding=padding, local_epochs=2, executor="vectorized"), stacked, clients, 3
-    )
-    other = stacked.net[0]
-    assert torch.allclose(other.lora_B @ other.lora_A, b @ a, rtol=1e-9)
 
 
 @pytest.mark.parametrize("base_travels", [True, False])
