@@ -165,3 +165,16 @@ def test_a_site_with_the_data_of_several_clients_is_named() -> None:
 
     with pytest.raises(RuntimeError, match="A site has the data of one client, got a data module with 3"):
         Two(partial(FedAvg, 1.0), net).fit()
+
+
+def test_a_site_whose_data_change_is_named() -> None:
+    from fl_lightning import TensorDataModule
+    from fl_lightning.data import ClientRotation
+    from fl_lightning.flower import query_client
+
+    class Changing(Sites):
+        def answer(self, question: Any, context: Any) -> Any:
+            return query_client(question, context, TensorDataModule(CLIENTS[:1], changes=ClientRotation(1)))
+
+    with pytest.raises(RuntimeError, match="A site's data cannot have `changes`"):
+        Changing(partial(FedAvg, 1.0), net).fit()
