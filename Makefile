@@ -13,7 +13,7 @@ run: $(READY)
 	$(BIN)/python recipes/cifar_radfed.py $(ARGS)
 
 test: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -q $(ARGS)
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile -q $(ARGS)
 
 # the tests that a change touches; ARGS="--since main" compares with another commit than HEAD
 fast: $(READY)
