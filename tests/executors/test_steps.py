@@ -143,8 +143,8 @@ def test_a_fit_forgets_the_sizes_of_the_one_before(monkeypatch: pytest.MonkeyPat
     # PyTorch takes for a variable what it has seen change, and batches of a variable size cannot all be filled up
     inputs, capture = list[Any](), CapturedStep.__call__
 
-    def capture_and_keep(captured: Any, *args: Any, short: bool = False) -> Any:
-        found = capture(captured, *args, short=short)
+    def capture_and_keep(captured: Any, *args: Any, short: bool = False, **options: Any) -> Any:
+        found = capture(captured, *args, short=short, **options)
         inputs.extend(() if short else found[1])
         return found
 

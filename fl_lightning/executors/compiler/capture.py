@@ -253,7 +253,13 @@ class CapturedStep:
                 parameter.grad = None
 
     def __call__(
-        self, batch: StackedBatch, batch_idx: int, steps_so_far: int = 0, *, short: bool = False
+        self,
+        batch: StackedBatch,
+        batch_idx: int,
+        steps_so_far: int = 0,
+        *,
+        short: bool = False,
+        of_any_size: bool = False,
     ) -> tuple[Step, list[Any]]:
         """Return the captured step for batches of a kind, and its inputs: places of stacks, and what clients share.
 
@@ -262,6 +268,7 @@ class CapturedStep:
             batch_idx: Their index.
             steps_so_far: The optimizer steps of all clients up to the first of these.
             short: Whether they are of other sizes than most.
+            of_any_size: Whether one graph is to serve batches of other sizes, too, if it can.
 
         Raises:
             CannotVectorize: If it cannot be captured.
@@ -269,6 +276,11 @@ class CapturedStep:
         single = batch.rebuild([tensor[0] for tensor in batch.tensors])
         compiled = self._of_short_batches if short else self._of_full_batches
         of_batch = [leaf for leaf in leaves_of(single) if isinstance(leaf, Tensor)]
+        if of_any_size:
+            # Otherwise Dynamo would capture the first size alone, and find out from the second that sizes differ.
+            for tensor in of_batch:
+                if tensor.dim() and tensor.shape[0] == batch.size():
+                    torch._dynamo.maybe_mark_dynamic(tensor, 0)
         places = {id(tensor): Place("batch", number) for number, tensor in enumerate(of_batch)}
         return self._captured(compiled, (single, batch_idx, self._takes_index), steps_so_far, places)
 

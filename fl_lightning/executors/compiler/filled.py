@@ -92,9 +92,10 @@ class WeightedSteps:
         largest = batch.tensors[0].shape[1]
         whole, inputs = self._captured(batch, 0)
         shorts: list[_Short] = []
+        of_any_size = len({*sizes} - {largest}) > 1
         for size in sorted({largest, *sizes}, reverse=True):
             if (whole, size) not in self._settled:
-                short = self._capture_short(batch, size)
+                short = self._capture_short(batch, size, of_any_size)
                 if size < largest:
                     self._note_sizes(whole, find_sizes(whole.source, inputs, short.step.source, short.inputs, largest))
                 shorts.append(short)
@@ -114,10 +115,11 @@ class WeightedSteps:
                 self._settled.add((whole, short.size))
         return weighted, inputs
 
-    def _capture_short(self, batch: StackedBatch, size: int) -> _Short:
-        """Return the step of the first samples of some batches."""
+    def _capture_short(self, batch: StackedBatch, size: int, of_any_size: bool) -> _Short:
+        """Return the step of the first samples of some batches, whose graph may be one of shorter ones of any size."""
         short = StackedBatch([tensor[:, :size] for tensor in batch.tensors])
-        step, inputs = self._captured(short, 0, short=size < batch.tensors[0].shape[1])
+        is_short = size < batch.tensors[0].shape[1]
+        step, inputs = self._captured(short, 0, short=is_short, of_any_size=is_short and of_any_size)
         if step.dependence.changes:
             raise NotOfSamples
         return _Short(size, short, step, inputs)
