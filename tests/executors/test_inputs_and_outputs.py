@@ -422,6 +422,8 @@ class RaisesForNan(Kept):
             raise ValueError("the loss is NaN")
         if not math.isfinite(loss.item()):
             raise ValueError("the loss is infinite")
+        if loss.isinf().item() or loss > 1e6:
+            raise ValueError("the loss is large")
         return loss
 
 

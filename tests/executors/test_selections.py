@@ -100,6 +100,25 @@ def of_others(module: Any, scores: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(scores, y) + products.square().mean()
 
 
+def of_views(module: Any, scores: Tensor, y: Tensor) -> Tensor:
+    views = torch.cat([scores, scores + 0.1 * torch.randn_like(scores)])
+    number = len(views)
+    sources = torch.arange(len(y)).repeat(2)
+    others = ~torch.eye(number, dtype=torch.bool)
+    are_same = (sources[None] == sources[:, None])[others].view(number, -1)
+    products = (views @ views.T)[others].view(number, -1)
+    ordered = torch.cat([products[are_same].view(number, -1), products[~are_same].view(number, -1)], 1)
+    return F.cross_entropy(ordered, torch.zeros(number, dtype=torch.long))
+
+
+def with_numbers_in_place(module: Any, scores: Tensor, y: Tensor) -> Tensor:
+    weights = torch.ones_like(scores)
+    weights[y == 1] = 2.0
+    positive = scores.clone()
+    positive[positive < 0] = 0
+    return F.cross_entropy(scores, y) + (weights * positive).mean()
+
+
 LONG = pytest.mark.long
 
 
@@ -108,6 +127,7 @@ LONG = pytest.mark.long
     [
         *(of_hard_ones, focal, of_known_ones, with_roots_of_positive_ones, with_shares, of_pairs),
         pytest.param(of_chosen_by_squares, marks=LONG),
+        pytest.param(with_numbers_in_place, marks=LONG),
     ],
 )
 def test_selections_are_stacked(loss: Any) -> None:
@@ -116,6 +136,7 @@ def test_selections_are_stacked(loss: Any) -> None:
 
 def test_a_mask_of_the_batchs_size_is_stacked_where_last_batches_have_one_size() -> None:
     assert ends_alike(of_others, (8, 14, 6)) is None
+    assert ends_alike(of_views, (8, 14, 6)) is None
     assert "several sizes" in str(ends_alike(of_others, (8, 13, 6, 11)))
 
 

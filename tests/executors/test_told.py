@@ -62,7 +62,7 @@ def fit(kind: type[Telling], executor: Any, sizes: tuple[int, ...] = SIZES) -> t
     module = kind()
     logger = Recorder()
     callback = FedAvg(1.0, executor=executor, seed=1)
-    options: Any = {"max_epochs": 2, "precision": "64-true", "logger": logger, "log_every_n_steps": 1000}
+    options: Any = {"max_epochs": 2, "precision": "64-true", "logger": logger, "log_every_n_steps": 1}
     trainer = quiet_trainer(callbacks=[callback], **options)
     trainer.fit(module, datamodule=TensorDataModule(clients_of((6,), sizes), batch_size=4))
     return module, logger.writer.calls
@@ -101,6 +101,7 @@ class TellsItsLogger(Telling):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss = super().training_step(batch, batch_idx)
         assert self.logger is not None
+        self.log("shown", loss, on_step=True)
         self.logger.experiment.add_scalar("loss", loss, self.global_step, walltime=batch_idx)
         for logger in self.loggers:
             if isinstance(logger, Recorder):

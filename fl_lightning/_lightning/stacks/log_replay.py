@@ -118,6 +118,8 @@ class Journal:
         calls: dict[int, list[tuple[Entry, MetricCall]]] = {}
         for entry in self._entries:
             for call in entry.logged.metric_calls:
+                if isinstance(call.metric, Listener):
+                    continue
                 calls.setdefault(id(call.metric), []).append((entry, call))
         if not calls:
             return
@@ -168,7 +170,8 @@ def _replay(entry: Entry, row: int, done: set[int]) -> None:
         for place, log in enumerate(entry.logged.calls):
             if log.metric_calls == number and isinstance(log.value, Metric):
                 entry.cached[row, place] = log.value._forward_cache
-        if number < len(calls) and id(calls[number].metric) not in done:
+        is_due = number < len(calls) and not isinstance(calls[number].metric, Listener)
+        if is_due and id(calls[number].metric) not in done:
             own = [tensor[row] for tensor in entry.tensors]
             entry.returned[row, number] = call_metric(calls[number], own, calls[number].metric)
 
@@ -304,6 +307,7 @@ def _tell_steps(loop: ClientLoop, clients: Clients, earlier: Mapping[str, Any]) 
         window: list[Entry] = []
         for entry, row in batches:
             window.append(entry)
+            _tell_others(entry, row)
             if shown:
                 for place, call in enumerate(entry.logged.calls):
                     latest[call.key] = entry, row, place
@@ -318,6 +322,13 @@ def _tell_steps(loop: ClientLoop, clients: Clients, earlier: Mapping[str, Any]) 
             window = []
     _show_values(shown, latest)
     return loop._batches_that_stepped - begin
+
+
+def _tell_others(entry: Entry, row: int) -> None:
+    """Make a client's calls of what a step tells others, such as ``print``."""
+    for call in entry.logged.metric_calls:
+        if isinstance(call.metric, Listener):
+            call_metric(call, [tensor[row] for tensor in entry.tensors], call.metric)
 
 
 def _show_values(shown: Mapping[str, Any], latest: Mapping[str, tuple[Entry, int, int]]) -> None:

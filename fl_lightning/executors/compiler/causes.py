@@ -89,6 +89,8 @@ _CAUSES = (
     (r"`torch.compiler.disable`", "`training_step` calls a function that is kept from being captured"),
     (r"trace method `(\w+)` of class `(\w+)`", r"`training_step` calls `\1` of `\2`, which cannot be captured"),
     (r"trace the builtin `([\w.]+?)\.?`", r"`training_step` calls `\1`, which cannot be captured"),
+    (r"intentionally marked that the function `([\w.]+)`", r"`training_step` calls `\1`, which cannot be captured"),
+    (r"LoggingLogger", "`training_step` writes to Python's `logging`, which a stack would do once for all clients"),
     # What the library says itself.
     (r"Message: (.*)", r"\1"),
 )

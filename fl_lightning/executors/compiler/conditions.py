@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import dis
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
-from torch._dynamo.variables import TensorVariable
-from torch.fx.experimental.symbolic_shapes import has_static_value
+from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, has_static_value
 
 #: By a name of its own, so that guards tell it from a question of the user's step.
 _is_captured = torch.compiler.is_dynamo_compiling
@@ -80,30 +80,55 @@ def _jump(usual: Callable[[Any, Any], None], *, if_true: bool) -> Callable[[Any,
 
     def translate(translator: Any, instruction: Any) -> None:
         value = translator.stack[-1]
-        if not isinstance(value, TensorVariable) or not _gives_up(translator, instruction):
+        passes = _passes_end(translator, instruction)
+        if not _is_of_tensors(value) or not (passes or _leads_to_end(translator, instruction)):
             usual(translator, instruction)
             return
-        holds = value if if_true else value.call_method(translator, "logical_not", [], {})
         translator.pop()
-        translator.output.create_proxy("call_function", torch._assert_async, (holds.as_proxy(), ""), {})
-        translator.jump(instruction)
+        create = translator.output.create_proxy
+        holds = value.as_proxy()
+        if isinstance(value, SymNodeVariable):
+            holds = create("call_function", torch.scalar_tensor, (holds,), {})
+        if passes != if_true:
+            holds = create("call_method", "logical_not", (holds,), {})
+        create("call_function", torch._assert_async, (holds, ""), {})
+        if passes:
+            translator.jump(instruction)
 
     return translate
 
 
-def _gives_up(translator: Any, instruction: Any) -> bool:
+def _is_of_tensors(value: Any) -> bool:
+    """Whether a value is a tensor, or a number that ``item()`` took out of one."""
+    if isinstance(value, SymNodeVariable):
+        return bool(free_unbacked_symbols(value.sym_num))
+    return isinstance(value, TensorVariable)
+
+
+def _passes_end(translator: Any, jump: Any) -> bool:
     """Whether the lines that a jump passes over end by raising an error, or by returning nothing."""
-    begin = translator.instruction_pointer
-    end = translator.indexof[instruction.target]
-    passed = translator.instructions[begin:end]
-    if not passed:
+    return _gives_up(translator.instructions[translator.instruction_pointer : translator.indexof[jump.target]])
+
+
+def _leads_to_end(translator: Any, jump: Any) -> bool:
+    """Whether a jump leads to such lines, as that of ``if one or other: raise ...`` after ``one`` does."""
+    begin = translator.indexof[jump.target]
+    before = translator.instructions[begin - 1]
+    if before.opname not in (*_IF_FALSE, *_IF_TRUE) or before.target is None:
         return False
-    last = passed[-1]
+    return _gives_up(translator.instructions[begin : translator.indexof[before.target]])
+
+
+def _gives_up(lines: Sequence[Any]) -> bool:
+    """Whether instructions end by raising an error, or by returning nothing."""
+    if not lines:
+        return False
+    last = lines[-1]
     if last.opname == "RAISE_VARARGS":
         return True
     if last.opname not in _RETURNS:
         return False
-    value = passed[-2] if last.opname == "RETURN_VALUE" and len(passed) > 1 else last
+    value = lines[-2] if last.opname == "RETURN_VALUE" and len(lines) > 1 else last
     return value.opname in ("LOAD_CONST", "RETURN_CONST") and value.argval is None
 
 

@@ -103,6 +103,8 @@ def _replace_constant_masks(module: fx.GraphModule) -> None:
                 with graph.inserting_before(node):
                     places.append(graph.get_attr(name))
                 places[-1].meta["example_value"] = indices
+            if node.args[0] in known:
+                known[node] = known[node.args[0]][known[node.args[1]]]
             node.op = "call_function"
             node.target = operator.getitem
             node.args = (node.args[0], tuple(places))
@@ -118,7 +120,7 @@ def _replace_constant_masks(module: fx.GraphModule) -> None:
             for own in given:
                 if name_of(node) == "setitem" or getattr(node.target, "__name__", str(node.target)).endswith("_"):
                     known.pop(own, None)
-    for node in graph.nodes:
+    for node in list(graph.nodes):
         _replace_numbers(node, numbers)
 
 
@@ -137,6 +139,7 @@ def _replace_numbers(node: fx.Node, numbers: dict[Any, int]) -> None:
     elif isinstance(value, torch.SymInt) and type(known(value)) is int:
         for user in list(node.users):
             user.args = fx.map_arg(user.args, lambda own: known(value) if own is node else own)
+        node.graph.erase_node(node)
 
 
 def _called(node: fx.Node, args: Any, kwargs: Any) -> Any:

@@ -11,6 +11,7 @@ would decide for all clients. A tensor that is no client's is filled with one cl
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -70,6 +71,8 @@ def replace_unmapped(graph: fx.Graph) -> bool:
             with graph.inserting_before(node):
                 node.args = (value, graph.call_function(_scaled, (other, node.kwargs["alpha"])))
             node.kwargs = {}
+        elif function is operator.setitem and _is_mask(node.args[1]) and isinstance(node.args[2], (int, float)):
+            node.target = _fill_selected
         elif function in _INSTEAD:
             node.op = "call_function"
             node.target = _INSTEAD[function]
@@ -81,6 +84,11 @@ def replace_unmapped(graph: fx.Graph) -> bool:
             with graph.inserting_before(node):
                 node.replace_input_with(filled, graph.call_function(_of_each_client, (filled, zeros)))
     return zeros is not None
+
+
+def _is_mask(index: Any) -> bool:
+    value = index.meta.get("example_value") if isinstance(index, fx.Node) else None
+    return isinstance(value, Tensor) and value.dtype == torch.bool
 
 
 def mapped_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -131,6 +139,11 @@ def _as_pair(one: Any, other: Any) -> tuple[Tensor, Tensor]:
 
 def _number_tensor(number: Any) -> Tensor:
     return torch.scalar_tensor(number, dtype=torch.float64 if isinstance(number, float) else torch.int64)
+
+
+def _fill_selected(tensor: Tensor, mask: Tensor, value: float) -> None:
+    """Write a number where a mask of a tensor's first dimensions selects, as ``tensor[mask] = value`` does."""
+    tensor.masked_fill_(mask.view(*mask.shape, *[1] * (tensor.dim() - mask.dim())), value)
 
 
 def _scaled(value: Any, factor: Any) -> Any:
@@ -493,6 +506,7 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     torch.sym_int: _without_fraction,
     # Dynamo's name of `tensor.data`.
     torch._C._autograd._get_data_attr: torch.detach,  # type: ignore[attr-defined]
+    torch.sym_ite: torch.where,
     torch.sym_max: _larger,
     torch.sym_min: _smaller,
     Tensor.item: _as_number,
