@@ -11,6 +11,7 @@ import pytest
 import torch
 from jsonargparse import ArgumentParser
 from torch import nn
+from torch.utils.data import DataLoader
 
 import fl_lightning
 from fl_lightning import AggregationCallback, FedAdam, FedAvg, FedYogi
@@ -28,7 +29,7 @@ def test_arguments_of_base_classes_are_shown_and_taken() -> None:
         shown = inspect.signature(cls).parameters
         assert {"clients_per_round", "local_epochs", "executor", "seed", "exchange"} <= set(shown), name
         given = {key: p.default for key, p in shown.items() if p.default is not p.empty}
-        needed = {"pattern": "a", "widths": [1.0]}
+        needed = {"pattern": "a", "widths": [1.0], "module": nn.Linear(2, 2), "loader": DataLoader(np.zeros((4, 2)))}
         given |= {key: needed.get(key, 2) for key in shown if key not in given}
         cls(**given)
     assert {"batch_size", "split", "shuffle"} <= set(inspect.signature(CIFAR10DataModule).parameters)

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeGuard
 
 import lightning.pytorch as pl
 import torch
 from torch import Tensor, nn
 
 from fl_lightning.algorithms.base import AggregationCallback
-from fl_lightning.models.lora import LoRALinear
 from fl_lightning.parts.aggregations.adapters import AdapterMean, AdapterStack
 from fl_lightning.parts.aggregations.base import Aggregation, Weighting
 from fl_lightning.parts.aggregations.holders import HolderMean, Padding
@@ -21,6 +20,9 @@ from fl_lightning.parts.exchanges.stacks import StackMessages
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.objectives.held import HeldGradients
 from fl_lightning.settings import Count
+
+if TYPE_CHECKING:
+    from fl_lightning.models.lora import LoRALinear
 
 
 @dataclass(eq=False, repr=False)
@@ -149,7 +151,7 @@ class FedLoRA(AggregationCallback):
         changed: dict[str, Tensor] = {}
         for (a, _), (left, right) in zip(aggregation.pairs, aggregation.stack, strict=True):
             adapter = module.get_submodule(a.removesuffix(".lora_A"))
-            assert isinstance(adapter, LoRALinear)
+            assert _is_adapter(adapter)
             name, weight = _weight_of(module, a)
             with torch.no_grad():
                 weight.add_((adapter.scale * left @ right).to(weight.dtype))
@@ -166,6 +168,14 @@ class FedLoRA(AggregationCallback):
         self._frozen = []
 
 
+def _is_adapter(layer: nn.Module) -> "TypeGuard[LoRALinear]":
+    """Return whether a layer is an adapter of ``add_lora``."""
+    # The package of models needs torchvision, and algorithms do not.
+    from fl_lightning.models.lora import LoRALinear
+
+    return isinstance(layer, LoRALinear)
+
+
 def _weight_of(module: nn.Module, factor: str) -> tuple[str, Tensor]:
     """Return the name of the frozen weight that an adapter is beside, perhaps with others, and the weight.
 
@@ -175,7 +185,7 @@ def _weight_of(module: nn.Module, factor: str) -> tuple[str, Tensor]:
     """
     path = factor.removesuffix(".lora_A")
     layer = module.get_submodule(path)
-    while isinstance(layer, LoRALinear):
+    while _is_adapter(layer):
         layer = layer.layer
         path = f"{path}.layer"
     assert isinstance(layer, nn.Linear)
@@ -190,7 +200,7 @@ def _check_foldable(module: nn.Module) -> None:
             continue
         path, _, own = name.rpartition(".")
         adapter = module.get_submodule(path)
-        if own != "lora_A" or not isinstance(adapter, LoRALinear):
+        if own != "lora_A" or not _is_adapter(adapter):
             raise ValueError(
                 '`mode="stack"` adds to the frozen weights of adapters of `fl_lightning.models.add_lora`, got '
                 f"{name!r}. Make them by it, or give another `mode`."

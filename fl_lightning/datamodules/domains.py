@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from tqdm.auto import tqdm
 
 from fl_lightning.data import ImageDataModule, PartitionFunction, Source, Split, WithinClientSplit
 from fl_lightning.datamodules.files import as_path, reading
-from fl_lightning.partitioners.base import as_partition
+from fl_lightning.partitioners.base import as_partition, check_partitioner
 from fl_lightning.settings import Count, check_arguments
 
 #: The endings that torchvision's ``ImageFolder`` reads.
@@ -33,16 +34,15 @@ class DomainDataModule(ImageDataModule):
     Args:
         folder: The folder of the domains.
         left_out: The domain that is the test set; ``None`` lets the split decide.
-        within: Shares the images of each domain out among several clients, by their classes, such as
+        partitioner: Shares the images of each domain out among several clients, by their classes, such as
             ``DirichletPartitioner(5, alpha=0.5)``; ``None`` makes each domain one client.
         size: Height and width of the images, in pixels.
         split: Who validates, and without ``left_out`` who tests; a tenth of each client's images validates if ``None``,
             and without ``left_out`` another tenth tests.
         augment: Whether training images are flipped and shifted by up to 4 pixels at random.
-        **options: Further arguments of :class:`~fl_lightning.data.ImageDataModule`, without ``partitioner``.
+        **options: Further arguments of :class:`~fl_lightning.data.ImageDataModule`.
 
     Raises:
-        TypeError: If ``within`` is no partitioner.
         ValueError: If an argument is out of range; at set-up, if there is no domain ``left_out``, or a domain lacks a
             class of another one.
         FileNotFoundError: At set-up, if there is no folder, or there are no images in it.
@@ -56,12 +56,13 @@ class DomainDataModule(ImageDataModule):
 
     mean: ClassVar[tuple[float, ...]] = (0.485, 0.456, 0.406)
     std: ClassVar[tuple[float, ...]] = (0.229, 0.224, 0.225)
+    stored_as: ClassVar[Mapping[str, str]] = {"partitioner": "within_domain"}
 
     def __init__(
         self,
         folder: str | os.PathLike[str],
         left_out: str | None = None,
-        within: PartitionFunction | None = None,
+        partitioner: PartitionFunction | None = None,
         *,
         size: Count = 224,
         split: Split | None = None,
@@ -70,10 +71,13 @@ class DomainDataModule(ImageDataModule):
     ) -> None:
         if split is None:
             split = WithinClientSplit(val=0.1, test=0.1 if left_out is None else 0.0)
+        # The base would share the images of all domains out among the same clients.
         super().__init__(None, split=split, augment=augment, **options)
         self.folder = as_path("folder", folder)
         self.left_out = left_out
-        self.within = within
+        if partitioner is not None:
+            check_partitioner(partitioner)
+        self.within_domain = partitioner
         self.size = size
         check_arguments(self)
 
@@ -133,9 +137,9 @@ class DomainDataModule(ImageDataModule):
 
     def _clients(self, domain: str, labels: np.ndarray) -> dict[str, np.ndarray]:
         """Return the images of a domain that each of its clients holds, by the clients' names."""
-        if self.within is None or domain == self.left_out:
+        if self.within_domain is None or domain == self.left_out:
             return {domain: np.arange(len(labels))}
-        partition = as_partition("within", self.within(labels), len(labels))
+        partition = as_partition("partitioner", self.within_domain(labels), len(labels))
         digits = len(str(partition.num_clients - 1))
         return {f"{domain} {client:0{digits}}": indices for client, indices in enumerate(partition.indices)}
 

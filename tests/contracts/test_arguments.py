@@ -241,7 +241,9 @@ KINDS: dict[str, Kind] = {
     ),
     "HeteroFL.hidden SubModels.hidden": only({"a": 0}, {}, None, wrong=(3, "a", ["a"])),
     "HeteroFL.inputs FjORD.inputs SubModels.inputs outputs whole": only("head", ["a"], None, wrong=(3, "", [""])),
-    "partial": only(parts.SubModels([0.5]), wrong=(3, "x", None, parts.SubModels, fl.Clip(1.0))),
+    "HolderMean.partial HeldGradients.partial OrderedDropout.partial": only(
+        parts.SubModels([0.5]), wrong=(3, "x", None, parts.SubModels, fl.Clip(1.0))
+    ),
     "val_fold": replace(COUNT, right=(1, np.int64(3), None)),
     "values": only([1.0, 2.0], np.arange(3), wrong=(3, "x", [NAN], [[1.0]], None)),
     "x": only(X, wrong=(3, None, X.numpy())),

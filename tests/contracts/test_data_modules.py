@@ -20,6 +20,7 @@ import pytest
 import torch
 from helpers import tiny_files
 from helpers.toys import quiet_trainer
+from PIL import Image
 from torch.utils.data import TensorDataset
 
 from fl_lightning import FedAvg, datamodules, models
@@ -48,6 +49,14 @@ def cifar10(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.CIFAR10DataM
 def cifar100(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.CIFAR100DataModule:
     tiny_files.write_cifar100(folder, patch, [7 * i % 100 for i in range(40)], [7 * i % 100 for i in range(12)])
     return datamodules.CIFAR100DataModule(folder, IIDPartitioner(6), download=False)
+
+
+def domains(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.DomainDataModule:
+    for grey in range(60):
+        place = folder / ("art", "photo", "sketch")[grey % 3] / ("cat", "dog")[grey // 3 % 2]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (12, 10), 4 * grey).save(place / f"{grey}.png")
+    return datamodules.DomainDataModule(folder, "photo", IIDPartitioner(3), size=16, augment=True)
 
 
 def mnist(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.MNISTDataModule:
@@ -176,6 +185,7 @@ _lstm = partial(models.CharLSTM, hidden_size=4)
 CASES: dict[str, Case] = {
     "cifar10": Case(cifar10, _cnn(10)),
     "cifar100": Case(cifar100, _cnn(100)),
+    "domains": Case(domains, _cnn(2, 3, 16)),
     "mnist": Case(mnist, _mlp(784, 10)),
     "fashion-mnist": Case(fashion, _cnn(10, 1, 28)),
     "fedprox-mnist": Case(fedprox_mnist, _cnn(10, 1, 28)),
