@@ -139,7 +139,11 @@ class Missing(Points):
         raise KeyError(f"no sample {index}")
 
 
-@pytest.mark.parametrize(("kind", "error"), [(Killed, RuntimeError), (Missing, KeyError)])
+# PyTorch looks after its processes every five seconds.
+KILLED = pytest.param(Killed, RuntimeError, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize(("kind", "error"), [KILLED, (Missing, KeyError)])
 def test_an_error_of_a_process_is_the_fits_error(kind: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"exited unexpectedly|no sample"):
         fit(sets_of(kind), num_workers=1)

@@ -132,6 +132,8 @@ def test_attempts_are_counted_whatever_the_clock_shows(
     assert len((tmp_path / "marker").read_text().splitlines()) == 1 + 3
 
 
+# A stopped worker gets five seconds to end by itself.
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs a system that can stop a process")
 def test_a_worker_that_stands_still_is_ended(tmp_path: Path, faulty: None) -> None:
     run = run_here(table_with("StandStill", tmp_path), tmp_path / "out", workers=1, cell_timeout=0.1)
