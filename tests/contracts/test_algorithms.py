@@ -64,7 +64,7 @@ def test_an_algorithm(name: str, checks_of: Callable[[str], PartChecks], subtest
             assert repr(eval(text, {**vars(parts), **vars(_public), **vars(algorithms)})) == text
 
 
-@pytest.mark.parametrize("name", one_in(12))
+@pytest.mark.parametrize("name", one_in(24))
 def test_other_fits_of_an_algorithm(
     name: str, checks_of: Callable[[str], PartChecks], subtests: pytest.Subtests
 ) -> None:
@@ -92,7 +92,7 @@ class Kill(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("name", one_in(26))
+@pytest.mark.parametrize("name", one_in(40))
 def test_in_other_processes(
     name: str, checks_of: Callable[[str], PartChecks], tmp_path: Path, subtests: pytest.Subtests
 ) -> None:

@@ -160,7 +160,7 @@ def test_a_part(name: str, checks_of: Callable[[str], PartChecks], subtests: pyt
         assert checks.resumes().was_made
 
 
-@pytest.mark.parametrize("name", one_in(12, PARTS))
+@pytest.mark.parametrize("name", one_in(16, PARTS))
 def test_other_fits_of_a_part(name: str, checks_of: Callable[[str], PartChecks], subtests: pytest.Subtests) -> None:
     checks = checks_of(name)
     with subtests.test("broken off in mid-round, it goes on as if nothing had happened"):

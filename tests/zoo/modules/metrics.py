@@ -260,7 +260,7 @@ OTHERS = {
 }
 ENTRIES = [
     Entry("collection logged", LogsCollection),
-    Entry("new metric object in each round", NewMetric),
+    Entry("new metric object in each round", NewMetric, long=True),
     all_of("metric objects of batches", *OF_BATCHES.values()),
     all_of("metric objects that keep something else", *OTHERS.values()),
     gives("batches counted", SumMetric, lambda m, metric, *_: metric.update(1)),

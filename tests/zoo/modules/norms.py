@@ -97,7 +97,7 @@ class MemoryBank(Classifier):
 ENTRIES = [
     Entry("BatchNorm2d, convolution with bias", lambda: Classifier(conv(nn.BatchNorm2d(4))), images),
     Entry("constant buffers, some infinite", ConstantBuffers),
-    Entry("queue with a pointer", MemoryBank, sizes=UNEQUAL),
+    Entry("queue with a pointer", MemoryBank, sizes=UNEQUAL, long=True),
 ]
 LONG = [
     Entry("BatchNorm in eval mode", FrozenNorm, images),

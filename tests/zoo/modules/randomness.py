@@ -105,7 +105,7 @@ class LearnsFromBeta(Classifier):
 
 ENTRIES = [
     Entry("Dropout", lambda: Classifier(perceptron(nn.Dropout(0.3))), sizes=UNEQUAL),
-    Entry("dropout from the second epoch on", DropsSometimes),
+    Entry("dropout from the second epoch on", DropsSometimes, long=True),
     draws("uniform, and normal by name", lambda x: torch.rand(x.shape) + normal_by_name(x)),
     *one_by_one(
         Entry("augmentation and dropout", Augmented),
