@@ -87,7 +87,12 @@ class LaterAndLater(Module):
 
 @pytest.mark.parametrize(
     ("make", "rounds"),
-    [(CountsLater, 2), (Normalised, 2), (LaterAndLater, 2), pytest.param(Module, 2, marks=pytest.mark.long)],
+    [
+        (CountsLater, 2),
+        pytest.param(Normalised, 2, marks=pytest.mark.long),
+        (LaterAndLater, 2),
+        pytest.param(Module, 2, marks=pytest.mark.long),
+    ],
 )
 def test_a_resumed_fit_ends_with_the_same_bits(make: type[Module], rounds: int, tmp_path: Path) -> None:
     whole, trainer = fit(make(linear()))

@@ -134,6 +134,7 @@ def test_selections_are_stacked(loss: Any) -> None:
     assert ends_alike(loss) is None
 
 
+@pytest.mark.long
 def test_a_mask_of_the_batchs_size_is_stacked_where_last_batches_have_one_size() -> None:
     assert ends_alike(of_others, (8, 14, 6)) is None
     assert ends_alike(of_views, (8, 14, 6)) is None

@@ -132,7 +132,7 @@ def test_metrics_of_clients_need_samples_of_clients() -> None:
     assert check_table(read_table(table), with_data=True) == Findings()
 
 
-@pytest.mark.parametrize("of_clients", [True, False])
+@pytest.mark.parametrize("of_clients", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_what_a_dry_run_finds_sound_is_run(tmp_path: Path, of_clients: bool) -> None:
     last = {"select": "last", "validate_on_test": True}
     choices: list[tuple[list[str], dict[str, Any]]] = [(["test"], last), (["val", "test"], last)]

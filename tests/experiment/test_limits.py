@@ -30,6 +30,7 @@ def run(table: dict[str, Any], folder: Path, workers: int, **limits: Any) -> tup
     return {row["method"]: row for row in done.rows}, done.text
 
 
+@pytest.mark.long
 def test_a_cell_that_hangs_is_stopped(tmp_path: Path, faulty: None) -> None:
     table = with_faulty(Hang=spec("Hang"))
     del table["methods"]["Plain"]  # it would be stopped, too, on a slow machine

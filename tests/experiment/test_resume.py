@@ -30,7 +30,9 @@ def of_another_version(path: Path) -> None:
     torch.save(content, path)
 
 
-@pytest.mark.parametrize("harm", [half, of_another_version, pytest.param(empty, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "harm", [of_another_version, *(pytest.param(harm, marks=pytest.mark.long) for harm in (half, empty))]
+)
 def test_a_cell_starts_again_without_a_checkpoint_that_can_be_used(
     unfinished: Unfinished, harm: Callable[[Path], None]
 ) -> None:

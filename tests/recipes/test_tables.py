@@ -113,6 +113,7 @@ def test_published_numbers_are_of_methods_of_their_tables() -> None:
     assert len(found) == 14
 
 
+@pytest.mark.long
 def test_cells_of_the_probe_are_cells_of_the_table_of_the_papers_length() -> None:
     # with its rate, mu and S they are found there, so that no fit is run twice
     of_rounds = {
