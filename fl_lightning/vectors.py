@@ -15,6 +15,11 @@ from fl_lightning.words import short_repr
 _PIECE = 2**16
 
 
+def share_of(share: float, number: int) -> float:
+    """Return a share of a number, to nine decimals: 0.29 of 100 is 29, not 28.999999999999996."""
+    return round(share * number, 9)
+
+
 def to_indices(name: str, values: Any) -> np.ndarray:
     """Return sample indices, of an array, a list or a tensor, as int64.
 

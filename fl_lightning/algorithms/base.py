@@ -114,6 +114,8 @@ class AggregationCallback(LoopCallback):
 
     #: The settings of the algorithm's own aggregation, and their defaults; ``aggregation`` replaces them.
     aggregation_settings: ClassVar[Mapping[str, object]] = {}
+    #: The clients of a round where nothing is said of them; ``None`` for the default of samplers, a tenth.
+    usual_clients_per_round: ClassVar[float | None] = None
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -202,6 +204,8 @@ class AggregationCallback(LoopCallback):
         Raises:
             ValueError: If both are given and differ.
         """
+        if clients_per_round is None and sampler is None:
+            clients_per_round = self.usual_clients_per_round
         return choose_sampler(clients_per_round, sampler)
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
 """Hierarchical federated averaging: groups of clients under regional models."""
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from fl_lightning.algorithms.base import AggregationCallback
 from fl_lightning.parts.algorithm import Algorithm
@@ -52,10 +52,7 @@ class HierFAVG(AggregationCallback):
     local: LocalObjective | None = None
     server: ServerOptimizer | None = None
 
-    def __post_init__(self) -> None:
-        if self.clients_per_round is None and self.sampler is None:
-            self.clients_per_round = 1.0
-        super().__post_init__()
+    usual_clients_per_round: ClassVar[float | None] = 1.0
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""

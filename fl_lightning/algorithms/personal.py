@@ -47,10 +47,7 @@ class Local(AggregationCallback):
     _: KW_ONLY
     optimizer_state: OptimizerStates = "kept"
 
-    def __post_init__(self) -> None:
-        if self.clients_per_round is None and self.sampler is None:
-            self.clients_per_round = 1.0
-        super().__post_init__()
+    usual_clients_per_round: ClassVar[float | None] = 1.0
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""

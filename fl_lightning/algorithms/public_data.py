@@ -117,10 +117,7 @@ class FedMD(AggregationCallback):
     lr: Scheduled = 0.001
     optimizer: Callable[..., Optimizer] = torch.optim.Adam
 
-    def __post_init__(self) -> None:
-        if self.clients_per_round is None and self.sampler is None:
-            self.clients_per_round = 1.0
-        super().__post_init__()
+    usual_clients_per_round: ClassVar[float | None] = 1.0
 
     def configure_algorithm(self) -> Algorithm:
         """Return the algorithm."""

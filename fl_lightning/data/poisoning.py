@@ -17,7 +17,7 @@ from fl_lightning.data.samples import rows_of
 from fl_lightning.data.source import Source
 from fl_lightning.settings import Count, Finite, Natural, Share, check_arguments
 from fl_lightning.signatures import ShowsArguments
-from fl_lightning.vectors import to_indices
+from fl_lightning.vectors import share_of, to_indices
 
 
 def _same(x: Tensor) -> Tensor:
@@ -175,7 +175,7 @@ class Backdoor(Poison):
         """Return the samples, a share of them stamped."""
         _check_classes(self, y)
         # Rounded down, but 0.3 * 10 = 2.9999999999999996 to 3.
-        number = max(1, int(round(self.fraction * len(y), 9)))
+        number = max(1, int(share_of(self.fraction, len(y))))
         places = torch.from_numpy(rng.permutation(len(y))[:number])
         x[places] = self.stamped(x[places])
         y[places] = self.target

@@ -44,7 +44,7 @@ from fl_lightning._lightning.stacks.watching import WatchedTrainer
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.compiler.causes import cause_of, changes, effects_of, errors_of_step
 from fl_lightning.executors.compiler.conditions import conditions_as_outputs
-from fl_lightning.executors.compiler.dependence import Dependence
+from fl_lightning.executors.compiler.dependence import Dependence, is_captured_for_stack
 from fl_lightning.executors.compiler.graph import Place, StackedGraph
 from fl_lightning.executors.compiler.host_draws import draw_of, host_draw, host_draws_noted
 from fl_lightning.executors.compiler.kept import WatchedContainers, is_of_watched
@@ -503,7 +503,7 @@ def _loss(module: Any, batch: Any, batch_idx: int, takes_index: bool) -> Any:
 
 def _captured_loss(module: Any, batch: Any, batch_idx: int, takes_index: bool) -> Any:
     """The function that is compiled."""
-    if not _is_captured():
+    if not is_captured_for_stack():
         raise CannotVectorize(
             "PyTorch's Dynamo, which captures steps, is switched off (`TORCHDYNAMO_DISABLE`, `set_stance`)"
         )
@@ -541,10 +541,6 @@ def _by_steps(
         members, _, _ = found.setdefault(step, ([], step, inputs))
         members.append(place)
     return list(found.values())
-
-
-#: By a name of its own, so that guards tell it from a question of the user's step.
-_is_captured = torch.compiler.is_dynamo_compiling
 
 
 def _dicts_of(part: nn.Module) -> list[dict[str, Any]]:

@@ -24,8 +24,8 @@ from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, has_static_value
 
-#: By a name of its own, so that guards tell it from a question of the user's step.
-_is_captured = torch.compiler.is_dynamo_compiling
+from fl_lightning.executors.compiler.dependence import is_captured_for_stack
+
 #: What Python calls jumps that are made if a value is false, and if it is true.
 _IF_FALSE = ("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE")
 _IF_TRUE = ("POP_JUMP_IF_TRUE", "POP_JUMP_FORWARD_IF_TRUE")
@@ -137,7 +137,7 @@ def _question(usual: Callable[[Any], bool], of_tensor: Callable[[Tensor], Tensor
 
     def ask(number: Any) -> Any:
         # PyTorch asks, too, while it captures.
-        if not _is_captured() or has_static_value(number):
+        if not is_captured_for_stack() or has_static_value(number):
             return usual(number)
         return of_tensor(torch.scalar_tensor(number, dtype=torch.float64))
 

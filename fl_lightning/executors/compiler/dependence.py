@@ -25,7 +25,7 @@ from fl_lightning.executors.compiler.causes import readable
 #: How Dynamo names the batch's index.
 _INDEX = "batch_idx"
 #: How it names the library's own question whether a step is captured.
-_OF_LIBRARY = "_is_captured"
+_OF_LIBRARY = "is_captured_for_stack"
 #: How it names a function that `functools.lru_cache` wraps.
 _CACHED = ".__wrapped__"
 #: Functions that tell a step whether it is captured.
@@ -33,6 +33,9 @@ _ASKING = (torch.compiler.is_compiling, torch.compiler.is_dynamo_compiling, torc
 #: How it names a module's parameters, buffers or submodules, and what holds them.
 _OF_TENSORS = re.compile(r"(_parameters|_buffers|_modules)('\])?(\['\w+'\])?$")
 _TORCH = str(Path(torch.__file__).parent)
+
+#: By a name of its own, so that guards tell it from a question of the user's step.
+is_captured_for_stack = torch.compiler.is_dynamo_compiling
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning.executors.compiler.dependence import is_captured_for_stack
 
 #: The functions that may draw, by the names of their modules.
 _FUNCTIONS = {
@@ -35,9 +36,6 @@ _FUNCTIONS = {
 }
 
 _COMPUTED = "`training_step` draws by numpy or by Python's `random` with arguments that it computes from tensors"
-
-#: By a name of its own, so that guards tell it from a question of the user's step.
-_is_captured = torch.compiler.is_dynamo_compiling
 
 
 class HostDraw(NamedTuple):
@@ -119,7 +117,7 @@ def draw_of(node: fx.Node) -> HostDraw:
 def _noting(module: str, function: str, usual: Callable[..., Any]) -> Callable[..., Any]:
     def draw(*args: Any, **kwargs: Any) -> Any:
         # PyTorch draws, too.
-        if not _is_captured():
+        if not is_captured_for_stack():
             return usual(*args, **kwargs)
         args = tuple([_known(each) for each in args])
         for each in (*args, *kwargs.values()):

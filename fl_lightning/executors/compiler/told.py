@@ -29,6 +29,7 @@ from torch.utils import _pytree as pytree
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.stacks.recording import Listener, Text, with_texts
 from fl_lightning._lightning.stacks.watching import watched_class
+from fl_lightning.executors.compiler.dependence import is_captured_for_stack
 from fl_lightning.executors.compiler.notes import metric_call
 
 #: Takes what a listener is told: the listener's number, the method, its arguments, and those by name.
@@ -36,8 +37,6 @@ Take = Callable[[str, str, tuple[Any, ...], dict[str, Any]], None]
 #: What a step tells a listener.
 ToldCalls = list[tuple[str, str, Any]]
 
-#: By a name of its own, so that guards tell it from a question of the user's step.
-_is_captured = torch.compiler.is_dynamo_compiling
 _usual_print = builtins.print
 
 
@@ -141,7 +140,7 @@ class Listeners:
 
 def _note(number: str, path: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Note what a step that is captured tells; PyTorch itself may print meanwhile."""
-    if _is_captured():
+    if is_captured_for_stack():
         metric_call(number, "tell", path, *_shown(path, args), **kwargs)
     else:
         _usual_print(*args, **kwargs)

@@ -63,7 +63,9 @@ class AdapterMean(Aggregation):
         running = RunningMean()
         for result, weight in zip(results, weights, strict=True):
             parameters = result.parameters
-            running.add(parameters if self.ranks is None else with_shares(parameters, self._held(result)), weight)
+            if self.ranks is not None:
+                parameters = with_shares(parameters, self.ranks.held_parameters(result.task))
+            running.add(parameters, weight)
         mean, total = running.pop()
         if mean is None:
             return None
@@ -89,14 +91,6 @@ class AdapterMean(Aggregation):
             square += float((r_left @ r_right.T).square().sum())
         self.error = square**0.5
         return merged
-
-    def _held(self, result: ClientResult) -> Tensor | None:
-        """Return which parameters a client holds, shape ``(num_parameters,)``; ``None`` for all."""
-        held = None if self.ranks is None else self.ranks.held(result.task)
-        if held is None:
-            return None
-        parameters, _ = self.federation.layout.split(held)
-        return parameters
 
     @override
     def values(self) -> dict[str, float]:

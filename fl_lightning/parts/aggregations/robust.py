@@ -20,7 +20,7 @@ from fl_lightning.parts.messages import ClientResult
 from fl_lightning.parts.part import Part
 from fl_lightning.seeding import Stream, numpy_generator
 from fl_lightning.settings import Count, Natural, NotNegative, Positive
-from fl_lightning.vectors import checked_vector, sum_dtype
+from fl_lightning.vectors import checked_vector, share_of, sum_dtype
 
 #: Parameters that are looked at together: 100 clients' take 50 MiB in float64.
 BLOCK = 1 << 16
@@ -216,8 +216,7 @@ class TrimmedMean(RobustAggregation):
     def rule(self, updates: Updates) -> Tensor:
         trim = self.trim
         if not isinstance(trim, Integral):
-            # Nine decimals keep 0.29 * 100 = 28.999999999999996 from becoming 28.
-            trim = round(trim * len(updates), 9)
+            trim = share_of(trim, len(updates))
         trim = int(trim)
         _check_enough(updates, 2 * trim + 1, self)
         return _trimmed_means(updates, trim)

@@ -16,7 +16,7 @@ from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult
 from fl_lightning.seeding import Stream, numpy_generator
 from fl_lightning.settings import Finite, Fraction, Natural, Positive
-from fl_lightning.vectors import checked_vector
+from fl_lightning.vectors import checked_vector, share_of
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
@@ -46,8 +46,7 @@ class Attack(Exchange):
         number = federation.num_clients
         if not isinstance(self.clients, Sequence):
             order = numpy_generator(federation.seed, Stream.ATTACK).permutation(number)
-            # Nine decimals keep 0.29 * 100 = 28.999999999999996 from becoming 28.
-            attackers = int(round(self.clients * number, 9))
+            attackers = int(share_of(self.clients, number))
             self.attackers = frozenset(order[:attackers].tolist())
             return
         self.attackers = frozenset(self.clients)

@@ -20,7 +20,7 @@ from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.messages import ClientResult, Payload, Task
 from fl_lightning.seeding import Stream
 from fl_lightning.settings import Count, Share, check_fields
-from fl_lightning.vectors import checked_vector
+from fl_lightning.vectors import checked_vector, share_of
 
 if TYPE_CHECKING:
     from fl_lightning.parts.algorithm import Algorithm
@@ -198,8 +198,7 @@ class _ShareCompressor(Compressor, ABC):
 
     def number_of(self, values: int) -> int:
         """Return how many of so many values are sent: rounded down, at least 1."""
-        # Nine decimals keep 0.29 * 100 = 28.999999999999996 from becoming 28.
-        number = int(round(self.fraction * values, 9))
+        number = int(share_of(self.fraction, values))
         return min(values, max(1, number))
 
 

@@ -138,6 +138,14 @@ class PartialModel(Exchange, ABC):
     def held(self, task: Task) -> Tensor | None:
         return self.masks[self.level(task)]
 
+    def held_parameters(self, task: Task) -> Tensor | None:
+        """Return which parameters a client holds, booleans of shape ``(num_parameters,)``; ``None`` for all."""
+        held = self.held(task)
+        if held is None:
+            return None
+        parameters, _ = self.federation.layout.split(held)
+        return parameters
+
     @override
     def download(self, task: Task, model: Tensor) -> Tensor:
         """Return the part that the client holds, and 0 elsewhere."""
@@ -150,14 +158,12 @@ class PartialModel(Exchange, ABC):
         Raises:
             ValueError: If training moved values that the client does not hold.
         """
-        held = self.held(result.task)
-        if held is not None:
-            parameters, _ = self.federation.layout.split(held)
-            if result.parameters[~parameters].any():
-                raise ValueError(
-                    f"Training moved values that client {result.client} does not hold. Give an optimizer that leaves "
-                    "a parameter as it is whose value and gradients are 0, as SGD and Adam do."
-                )
+        held = self.held_parameters(result.task)
+        if held is not None and result.parameters[~held].any():
+            raise ValueError(
+                f"Training moved values that client {result.client} does not hold. Give an optimizer that leaves "
+                "a parameter as it is whose value and gradients are 0, as SGD and Adam do."
+            )
         return result
 
     @property

@@ -23,6 +23,7 @@ from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.layout import Layer, Layout, Patterns
 from fl_lightning.parts.messages import Task
 from fl_lightning.settings import Share, check_fields
+from fl_lightning.vectors import share_of
 
 #: Layers that multiply by a matrix; of an embedding the rows are tokens.
 _CONVOLUTIONS = frozenset(("Conv1d", "Conv2d", "Conv3d"))
@@ -101,8 +102,7 @@ class SubModels(PartialModel):
 
     @override
     def num_held(self, level: float, units: int) -> int:
-        # Nine decimals keep 0.28 * 25 = 7.000000000000001 from becoming 8.
-        return math.ceil(round(level * units, 9))
+        return math.ceil(share_of(level, units))
 
     @override
     def find_spans(self, federation: Federation) -> Mapping[str, Sequence[Span]]:

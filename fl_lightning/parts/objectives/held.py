@@ -45,11 +45,8 @@ class HeldGradients(LocalObjective):
     @override
     def correction(self, client: LocalClient) -> Correction | None:
         """Return what sets gradients to 0; ``None`` for a client that holds all."""
-        held = self.partial.held(client.task)
-        if held is None:
-            return None
-        parameters, _ = self.federation.layout.split(held)
-        return _Held(linear=parameters.to(client.received.dtype))
+        held = self.partial.held_parameters(client.task)
+        return None if held is None else _Held(linear=held.to(client.received.dtype))
 
 
 class _Held(Term):

@@ -10,6 +10,7 @@ from typing_extensions import override
 from fl_lightning.parts.groups import Groups, members_of
 from fl_lightning.parts.samplers.base import ClientSampler
 from fl_lightning.settings import Count, Share
+from fl_lightning.vectors import share_of
 
 
 @dataclass(eq=False)
@@ -42,8 +43,7 @@ class GroupSampler(ClientSampler):
     def _number_of(self, size: int) -> int:
         """Return how many clients of a group of this size are drawn."""
         if isinstance(self.clients_per_group, float):
-            # Nine decimals keep 0.29 * 100 = 28.999999999999996 from becoming 28.
-            return max(1, int(round(self.clients_per_group * size, 9)))
+            return max(1, int(share_of(self.clients_per_group, size)))
         return min(self.clients_per_group, size)
 
     @override

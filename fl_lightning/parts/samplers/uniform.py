@@ -8,6 +8,7 @@ from typing_extensions import override
 
 from fl_lightning.parts.samplers.base import ClientSampler, Inclusion, are_alike
 from fl_lightning.settings import Count, Share
+from fl_lightning.vectors import share_of
 from fl_lightning.words import quantity
 
 Rounding = Literal["floor", "round", "ceil"]
@@ -51,9 +52,7 @@ class UniformSampler(ClientSampler):
     @override
     def cohort_size(self, num_clients: int) -> int:
         if isinstance(self.clients_per_round, float):
-            # Nine decimals keep 0.3 * 10 = 2.9999999999999996 from becoming 2, and 0.1 * 30 = 3.0000000000000004 from
-            # becoming 4.
-            number = round(self.clients_per_round * num_clients, 9)
+            number = share_of(self.clients_per_round, num_clients)
             return max(int(_ROUND[self.rounding](number)), 1)
         if self.clients_per_round > num_clients:
             raise ValueError(

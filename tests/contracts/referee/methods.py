@@ -872,8 +872,7 @@ class Ranks(Narrow):
                 small[name] = tensor[:, : int(width)].clone()
         return small
 
-    @staticmethod
-    def merged(state: State) -> State:
+    def network(self, state: State) -> State:
         """Return the network without adapters that computes the same."""
         plain = {name.replace(".layer.", "."): tensor for name, tensor in state.items() if "lora_" not in name}
         if "head.weight" not in plain:
@@ -885,21 +884,11 @@ class Ranks(Narrow):
                 plain[f"{layer}.weight"] = plain[f"{layer}.weight"] + product
         return plain
 
-    def gradient(
-        self, state: State, x: Tensor, y: Tensor, names: Sequence[str], loss: Loss | None = None
-    ) -> tuple[State, State]:
-        leaves = {name: tensor.detach().clone() for name, tensor in state.items()}
-        for name in names:
-            leaves[name].requires_grad_()
-        features, logits, new = forward(self.merged(leaves), x, train=True)
-        gradients = torch.autograd.grad(self.loss(features, logits, y), [leaves[name] for name in names])
-        return dict(zip(names, gradients, strict=True)), new
-
     def risk(self, state: State, client: int) -> float:
-        return super().risk(self.merged(state), client)
+        return super().risk(self.network(state), client)
 
     def score(self, state: State, client: int) -> float:
-        return super().score(self.merged(state), client)
+        return super().score(self.network(state), client)
 
 
 class Stacks(Ranks):
@@ -1112,7 +1101,22 @@ class DynamicBuff(Referee):
         self.server = merged
 
 
-class Circulating(Referee):
+class ShowsMean(Referee):
+    """A method that shows the mean of the models under way between two aggregations."""
+
+    def merged(self) -> State:
+        """Return the mean, or the server's model if no model is under way."""
+        raise NotImplementedError
+
+    def shown(self) -> State:
+        server = self.server
+        self.server = self.merged()
+        shown = super().shown()
+        self.server = server
+        return shown
+
+
+class Circulating(ShowsMean):
     """RADFed, eq. (35)-(37), with two local trainings a cycle; between aggregations the mean is shown."""
 
     redistributions = 2
@@ -1138,13 +1142,6 @@ class Circulating(Referee):
         names = self.travels + self.buffers
         merged.update(mean([self.only(model, names) for model in self.models], [1.0] * len(self.models)))
         return merged
-
-    def shown(self) -> State:
-        server = self.server
-        self.server = self.merged()
-        shown = super().shown()
-        self.server = server
-        return shown
 
 
 PUBLIC = torch.randn(10, FEATURES, generator=torch.Generator().manual_seed(11), dtype=torch.float64)
@@ -1224,7 +1221,7 @@ class Agreeing(Referee):
         return model
 
 
-class Hierarchy(Referee):
+class Hierarchy(ShowsMean):
     """HierFAVG, eq. (89), (90): regional models are means of their clients', and the server's the mean of them."""
 
     groups = ((0, 3), (1, 2))
@@ -1273,13 +1270,6 @@ class Hierarchy(Referee):
         weights = [float(sum(SIZES[client] for client in group)) for group in self.models]
         merged.update(mean([self.only(model, names) for model in self.models.values()], weights))
         return self.typed(merged)
-
-    def shown(self) -> State:
-        server = self.server
-        self.server = self.merged()
-        shown = super().shown()
-        self.server = server
-        return shown
 
 
 @dataclass(frozen=True)

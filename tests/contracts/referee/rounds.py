@@ -455,6 +455,10 @@ class Referee:
             total += len(targets) * float(cross_entropy(logits, targets, weights))
         return total / len(y)
 
+    def network(self, state: State) -> State:
+        """Return the tensors of the network that computes with a state."""
+        return state
+
     def gradient(
         self, state: State, x: Tensor, y: Tensor, names: Sequence[str], loss: Loss | None = None
     ) -> tuple[State, State]:
@@ -462,7 +466,7 @@ class Referee:
         leaves = {name: tensor.detach().clone() for name, tensor in state.items()}
         for name in names:
             leaves[name].requires_grad_()
-        features, logits, new = forward(leaves, x, train=True)
+        features, logits, new = forward(self.network(leaves), x, train=True)
         value = (loss or self.loss)(features, logits, y)
         gradients = torch.autograd.grad(value, [leaves[name] for name in names])
         return dict(zip(names, gradients, strict=True)), new
