@@ -8,26 +8,35 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 
 import libcst as cst
 import libcst.matchers as m
-from mutmut.mutation.mutators import mutation_operators
+
+from tests.mutation.operators import CHECKS, Collector, Facts
 
 CODE = "fl_lightning"
-# left out: wording, types, what stops with an error, and calls whose arguments are mostly wording
-CALLS = "cast isinstance len warn debug info warning error rank_zero_warn rank_zero_info rank_zero_debug getLogger"
+# Left out: types, sentences, and calls of which nothing but types and sizes come.
+CALLS = m.OneOf(*(m.Name(name) for name in ("cast", "isinstance", "len", "getLogger")))
 LEFT_OUT = (
-    m.Raise()
-    | m.Annotation()
+    m.Annotation()
     | m.Decorator()
     | m.SimpleStatementLine(body=[m.Expr(value=m.SimpleString())])
+    | m.Arg(keyword=m.OneOf(*(m.Name(name) for name in CHECKS)))
     | m.SimpleString(value=m.MatchIfTrue(lambda text: " " in text))
-    | m.Call(func=m.OneOf(*(m.Name(name) | m.Attribute(attr=m.Name(name)) for name in CALLS.split())))
+    | m.Call(func=CALLS | m.Attribute(attr=CALLS))
 )
+# What tells something to users: of its sentences, the values alone are changed.
+TELLING = "warn debug info warning error rank_zero_warn rank_zero_info rank_zero_debug"
+TELLS = m.OneOf(*(m.Name(name) for name in TELLING.split()))
+WORDING = m.Raise() | m.Call(func=TELLS | m.Attribute(attr=TELLS))
+# Faults of each kind; see the operators.
+KINDS = {"operator": 390, "value": 70, "owner": 15, "neighbour": 35, "once": 40, "state": 20, "argument": 30}
+# Verdicts on faults that no test can notice.
+HARMLESS = ("same program", "only speed")
 
 
 @dataclass
@@ -35,7 +44,9 @@ class Fault:
     """One fault: lines of a function that are replaced, and whether the tests noticed it.
 
     ``before`` and ``after`` are without the indentation of their first line; ``nth`` counts equal lines of the
-    function. ``noticed`` is ``None`` before the fault was tried; ``by`` is the test that failed.
+    function. ``noticed`` is ``None`` before the fault was tried; ``by`` is the test that failed. ``seconds`` is how
+    long the tests took that did not notice it. Somebody who has read it gives a ``verdict``: ``"gap"``, ``"same
+    program"`` or ``"only speed"``, with a ``reason`` that can be checked.
     """
 
     file: str
@@ -45,13 +56,27 @@ class Fault:
     nth: int = 0
     noticed: bool | None = None
     by: str | None = None
+    kind: str = "operator"
+    seconds: float | None = None
+    verdict: str | None = None
+    reason: str | None = None
 
     @property
     def room(self) -> str:
         return room_of(Path(self.file))
 
     def untried(self) -> Fault:
-        return Fault(self.file, self.function, self.before, self.after, self.nth)
+        return replace(self, noticed=None, by=None, seconds=None)
+
+    @property
+    def change(self) -> tuple[object, ...]:
+        return (self.file, self.function, self.before, self.after, self.nth)
+
+    def is_open(self, seconds: float) -> bool:
+        """Whether the fault is still to be tried by tests that take as long."""
+        if self.noticed or self.verdict in HARMLESS:
+            return False
+        return self.noticed is None or (self.seconds is not None and self.seconds < seconds)
 
     def put_into(self, root: Path) -> tuple[str, str] | None:
         """Return a file and its text with the fault; ``None`` where no function of this name has the lines any more.
@@ -81,25 +106,35 @@ def write(path: Path, faults: list[Fault]) -> None:
     os.replace(new, path)
 
 
-def draw(root: Path, number: int, seed: int) -> list[Fault]:
-    """Draw faults, in each room in proportion to its lines of code."""
+def draw(root: Path, numbers: dict[str, int], seed: int) -> list[Fault]:
+    """Draw faults, of each kind as many as wanted, in each room in proportion to its lines of code."""
     rng = random.Random(seed)
-    found: dict[str, list[tuple[Path, cst.Module, cst.CSTNode, cst.CSTNode]]] = {}
+    found: dict[str, dict[str, list[tuple[Path, cst.Module, cst.CSTNode, cst.CSTNode]]]] = {}
     lines: Counter[str] = Counter()
+    facts = Facts(code_files(root))
     for path in code_files(root):
-        room, collector = room_of(path.relative_to(root)), Collector()
-        lines[room] += sum(bool(line.strip()) for line in path.read_text().splitlines())
-        module = cst.parse_module(path.read_text())
+        room = room_of(path.relative_to(root))
+        text = path.read_text()
+        lines[room] += len(code_lines(text))
+        collector = Collector(facts, LEFT_OUT, WORDING)
+        module = cst.parse_module(text)
         module.visit(collector)
-        found.setdefault(room, []).extend((path, module, *change) for change in collector.changes)
+        for kind, old, new in collector.changes:
+            found.setdefault(kind, {}).setdefault(room, []).append((path, module, old, new))
     faults: list[Fault] = []
-    for room, share in sorted(Counter(rng.choices([*lines], [*lines.values()], k=number)).items()):
-        rng.shuffle(found[room])
-        wanted = len(faults) + share
-        while len(faults) < wanted and found[room]:
-            fault = described(root, *found[room].pop())
-            if fault and fault not in faults:
-                faults.append(fault)
+    for kind, number in numbers.items():
+        rooms = found[kind]
+        for changes in rooms.values():
+            rng.shuffle(changes)
+        wanted = len(faults) + number
+        while len(faults) < wanted and rooms:
+            room = rng.choices([*rooms], [lines[room] for room in rooms])[0]
+            fault = described(root, *rooms[room].pop())
+            if not rooms[room]:
+                del rooms[room]
+            if fault and fault.change not in [other.change for other in faults]:
+                faults.append(replace(fault, kind=kind))
+    rng.shuffle(faults)
     return faults
 
 
@@ -123,26 +158,6 @@ def described(root: Path, path: Path, module: cst.Module, old: cst.CSTNode, new:
     fault = Fault(path.relative_to(root).as_posix(), name, olds, news, found.index(start - begin))
     again = fault.put_into(root)
     return fault if again and ast.dump(ast.parse(again[1])) == ast.dump(ast.parse(changed)) else None
-
-
-class Collector(cst.CSTVisitor):
-    """Collects the changes that mutmut's operators make inside of functions."""
-
-    def __init__(self) -> None:
-        self.changes: list[tuple[cst.CSTNode, cst.CSTNode]] = []
-        self.depth = 0
-
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        if m.matches(node, LEFT_OUT):
-            return False
-        self.depth += isinstance(node, cst.FunctionDef)
-        if self.depth:
-            for kind, operator in mutation_operators:
-                self.changes += [(node, new) for new in (operator(node) if isinstance(node, kind) else ())]
-        return True
-
-    def on_leave(self, original_node: cst.CSTNode) -> None:
-        self.depth -= isinstance(original_node, cst.FunctionDef)
 
 
 def places(wanted: list[str], lines: list[str]) -> list[int]:
@@ -169,6 +184,16 @@ def functions(text: str) -> dict[str, list[tuple[int, int]]]:
             walk(child, f"{prefix}{child.name}." if named else prefix)  # type: ignore[attr-defined]
 
     walk(ast.parse(text), "")
+    return found
+
+
+def code_lines(text: str) -> set[int]:
+    """Return the lines on which a statement or an expression begins, docstrings left out."""
+    found: set[int] = set()
+    for node in ast.walk(ast.parse(text)):
+        is_docstring = isinstance(node, ast.Constant) and isinstance(node.value, str) and "\n" in node.value
+        if isinstance(node, ast.stmt | ast.expr) and not is_docstring:
+            found.add(node.lineno)
     return found
 
 

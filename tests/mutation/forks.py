@@ -68,7 +68,7 @@ class Work:
     longest: int = 1800  # seconds: only a deadlock lasts, as processor time is limited
 
 
-def in_forks(root: Path, folder: Path, works: Iterable[Work], at_once: int = 2) -> Iterator[tuple[Work, int, str]]:
+def in_forks(root: Path, folder: Path, works: Iterable[Work], at_once: int) -> Iterator[tuple[Work, int, str]]:
     """Run each work on a copy of the root; yield it with its exit code and the last test that began."""
     torch.set_num_threads(1)
     free = [copied(root, folder / str(index)) for index in range(at_once)]

@@ -122,15 +122,15 @@ class Loader(SourceFileLoader):
 class Reach:
     """Knows the tests that reach some functions, and the seconds that they take."""
 
-    def __init__(self, root: Path, folder: Path, short: bool) -> None:
+    def __init__(self, root: Path, folder: Path, short: bool, at_once: int) -> None:
         self.seconds: dict[str, float] = {}  # of each test
         self.collecting: dict[str, float] = {}  # of each test file
         self.tests: dict[str, set[str]] = {}  # by function
         self.folder = folder / "reach"
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._renew(root, short)
+        self._renew(root, short, at_once)
 
-    def _renew(self, root: Path, short: bool) -> None:
+    def _renew(self, root: Path, short: bool, at_once: int) -> None:
         """Run the test files that changed, and, unless it is the short form, all if anything else changed."""
         files = sorted((root / "tests").rglob("test_*.py"))
         rest = digest(path for path in code_and_tests(root) if path not in files and "mutation" not in path.parts)
@@ -142,7 +142,7 @@ class Reach:
         old = [name for name, stamp in stamps.items() if valid.get(name, [None])[: 2 - short] != stamp[: 2 - short]]
         parts = [old[at : at + TOGETHER] for at in range(0, len(old), TOGETHER)]
         works = [Work(part, Traced(self.folder, {n: stamps[n] for n in part}), longest=LONGEST) for part in parts]
-        for done, (work, code, last) in enumerate(in_forks(root, self.folder.parent, works), 1):
+        for done, (work, code, last) in enumerate(in_forks(root, self.folder.parent, works, at_once), 1):
             print(f"what tests reach: {done} of {len(works)}", *(work.files, code, last) if code else (), flush=True)
 
     def load(self, functions: set[str]) -> None:
