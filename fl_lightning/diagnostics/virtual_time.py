@@ -17,7 +17,10 @@ class VirtualTime(RoundObserver):
 
     Asynchronous algorithms log it themselves, so that curves of both lie on one axis; give both the same clock.
     ``fed/utilization`` is the share of their time in which clients work, all clients counted. A client that does part
-    of the local work takes that part of the time, its delay included; clients that drop out are not waited for.
+    of the local work takes that part of the time, its delay included, but its messages are whole; clients that drop
+    out are not waited for, and take nothing of the links that others share.
+
+    All clients of a round get the server's model when it begins. Each answers as soon as it has done its work.
 
     Args:
         clock: How long each client takes. Its ``dropout`` and ``online`` have no effect here: see ``participation`` of
@@ -50,17 +53,18 @@ class VirtualTime(RoundObserver):
             raise ValueError(
                 f"{type(callback).__name__} logs its virtual time as `fed/virtual_time`, too. Leave VirtualTime out."
             )
-        self.clock.setup(callback.algorithm.federation)
+        self.clock.setup(callback.algorithm.federation, together=True)
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Add the round's time."""
         callback = aggregation_of(trainer, self)
         full = callback.settings.full_work
-        durations = []
+        tasks = []
         for task in callback.algorithm.tasks:
             share = Fraction(task.work or full, full)
-            durations.append(self.clock.duration(task.client, self._tasks, share))
+            tasks.append((task.client, self._tasks, share))
             self._tasks += 1
+        durations = self.clock.durations_together(tasks)
         self._ticks += max(durations, default=0)
         self._worked += sum(durations)
         self.now = self.clock.time(self._ticks)

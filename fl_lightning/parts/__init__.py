@@ -50,6 +50,7 @@ from fl_lightning.parts.exchanges.stacks import StackMessages
 from fl_lightning.parts.exchanges.sub_models import SubModels
 from fl_lightning.parts.federation import Federation, ForwardPass, LocalClient
 from fl_lightning.parts.layout import Layout
+from fl_lightning.parts.links import SharedLink
 from fl_lightning.parts.messages import (
     ArrivalRecord,
     ClientResult,
@@ -209,6 +210,7 @@ __all__ = [
     "SecureAggregation",
     "Server",
     "ServerOptimizer",
+    "SharedLink",
     "SharedMomentum",
     "SharpnessAware",
     "SignFlipping",

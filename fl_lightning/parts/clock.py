@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from fl_lightning.parts.federation import Federation
+from fl_lightning.parts.links import Lines, SharedLink
 from fl_lightning.seeding import Stream, numpy_generator
 from fl_lightning.settings import Natural, NotNegative, Positive, check, check_fields, is_number
 from fl_lightning.signatures import ShowsArguments
@@ -26,8 +27,8 @@ Windows = Mapping[int, Sequence[tuple[Number, Number]]]
 
 #: Most ticks in a unit of time; beyond it durations are rounded to a billionth of the shortest.
 _FINEST = 10**12
-#: Ticks in a unit of time where durations have a random part.
-_RANDOM = 10**9
+#: Fewest ticks in a unit of time where durations are random, of a part of the work, or depend on who else sends.
+_FINE = 10**9
 _FOREVER = 2**200
 
 
@@ -49,8 +50,10 @@ class VirtualClock(ShowsArguments):
         delay: Time that a model travels, both ways together: for all clients, or one number each.
         bandwidth: Bits that a client receives per unit of virtual time: for all clients, or one number each; greater
             than 0. A message has the bits that ``Communication`` counts, as compression leaves them, without single
-            numbers, and with all buffers that travel. ``None``: messages take no time.
+            numbers, and with all buffers that travel. ``None``: no limit of its own.
         upload_bandwidth: The same of the way up; as ``bandwidth`` if ``None``.
+        shared_links: Links that the messages of several clients share, for ``VirtualTime``: clients that begin a round
+            together. Asynchronous schedules, and samplers that choose clients by their time, raise an error.
         jitter: Largest random addition to a task's time, drawn uniformly for each task.
         dropout: Chance that a task's result is lost. Its client then gets the newest model.
         online: When clients are available: (from, until) in virtual time, by client. The others always are. A client
@@ -68,6 +71,7 @@ class VirtualClock(ShowsArguments):
     delay: NotNegative | Sequence[NotNegative] = 0
     bandwidth: Positive | Sequence[Positive] | None = None
     upload_bandwidth: Positive | Sequence[Positive] | None = None
+    shared_links: Sequence[SharedLink] = ()
     jitter: NotNegative = 0.0
     dropout: Annotated[float, "[0, 1)"] = 0.0
     online: Windows | None = None
@@ -129,12 +133,23 @@ class VirtualClock(ShowsArguments):
 
     # ---- a fit ----
 
-    def setup(self, federation: Federation) -> None:
+    def setup(self, federation: Federation, *, together: bool = False) -> None:
         """Learn the federation's size and work, and draw the clients' random properties.
 
+        Args:
+            federation: The clients, and the bits of their messages.
+            together: Whether clients begin together, and may do a part of the work: :meth:`durations_together`.
+
         Raises:
-            ValueError: If there is not one speed (or delay) for each client.
+            ValueError: If there is not one speed (or delay) for each client, or clients that do not begin together
+                share links.
         """
+        if self.shared_links and not together:
+            raise ValueError(
+                "`shared_links` needs clients that begin a round together, as those of a synchronous method with "
+                f"`VirtualTime` do, got {self.shared_links}. Asynchronous methods, and samplers that choose clients by "
+                "their time, need times that do not depend on who else sends: give them a clock without."
+            )
         number = federation.num_clients
         self._seed = federation.seed if self.seed is None else self.seed
         speeds = self.speeds
@@ -150,34 +165,45 @@ class VirtualClock(ShowsArguments):
         works = _each("work", federation.local_work(work) if isinstance(work, str) else work, number)
         paces = _each("speeds", speeds, number)
         delays = _each("delay", self.delay, number)
-        transfers = self._transfers(federation)
-        exact: list[Fraction] = []
-        for units, pace, wait, transfer in zip(works, paces, delays, transfers, strict=True):
-            exact.append(units / pace + wait + transfer)
+        #: How long each client takes without its messages, and these on its own line, both ways together.
+        self._local = [units / pace + wait for units, pace, wait in zip(works, paces, delays, strict=True)]
+        self._messages = self._set_up_messages(federation)
+        exact = [local + messages for local, messages in zip(self._local, self._messages, strict=True)]
 
         # Durations, and times at which clients come and go, are whole numbers of ticks.
         times = list(exact)
         for windows in online.values():
             for window in windows:
                 times += [_exact(edge) for edge in window if edge != math.inf]
-        self.ticks_per_unit = _common_ticks(times, bool(self.jitter))
+        self.ticks_per_unit = _common_ticks(times, bool(self.jitter or together))
         self._durations = [max(1, round(duration * self.ticks_per_unit)) for duration in exact]
         self._windows: dict[int, list[tuple[int, int]]] = {}
         for client, windows in online.items():
             self._windows[client] = sorted((self._ticks(begin), self._ticks(end)) for begin, end in windows)
 
-    def _transfers(self, federation: Federation) -> list[Fraction]:
-        """Return how long each client's messages take, both ways together."""
+    def _set_up_messages(self, federation: Federation) -> list[Fraction]:
+        """Learn the lines of both ways; return how long each client's messages take on its own one, both together.
+
+        Raises:
+            ValueError: If there is not one rate for each client, or a link is of clients that do not exist.
+        """
         number = federation.num_clients
-        if self.bandwidth is None:
+        if self.bandwidth is None and not self.shared_links:
             return [Fraction(0)] * number
-        upload_bandwidth = self.bandwidth if self.upload_bandwidth is None else self.upload_bandwidth
-        down = _each("bandwidth", self.bandwidth, number)
-        up = _each("upload_bandwidth", upload_bandwidth, number)
-        transfers: list[Fraction] = []
-        for (bits_down, bits_up), rate_down, rate_up in zip(federation.message_bits(), down, up, strict=True):
-            transfers.append(bits_down / rate_down + bits_up / rate_up)
-        return transfers
+        rates = None
+        upload_rates = None
+        if self.bandwidth is not None:
+            upload_bandwidth = self.bandwidth if self.upload_bandwidth is None else self.upload_bandwidth
+            rates = _each("bandwidth", self.bandwidth, number)
+            upload_rates = _each("upload_bandwidth", upload_bandwidth, number)
+        bits = federation.message_bits()
+        bits_down = [to_client for to_client, _ in bits]
+        bits_up = [answer for _, answer in bits]
+        links = self.shared_links
+        carries = np.array([link.carries(number) for link in links], bool).reshape(-1, number)
+        self._down = Lines(bits_down, rates, [link.capacity for link in links], carries)
+        self._up = Lines(bits_up, upload_rates, [link.capacity_up for link in links], carries)
+        return [down + up for down, up in zip(self._down.times_alone, self._up.times_alone, strict=True)]
 
     def duration(self, client: int, number: int, share: Fraction | int = 1) -> int:
         """Return how many ticks a client's task takes.
@@ -185,15 +211,38 @@ class VirtualClock(ShowsArguments):
         Args:
             client: The client.
             number: Which of the run's tasks it is; jitter depends on it.
-            share: Part of the whole work.
+            share: Part of the whole work; messages are whole.
         """
         ticks = self._durations[client]
         if share != 1:
-            ticks = max(1, round(ticks * share))
-        if self.jitter:
-            chance = numpy_generator(self._seed, Stream.CLOCK, 1, client, number).random()
-            ticks += round(chance * self.jitter * self.ticks_per_unit)
-        return ticks
+            exact = self._local[client] * share + self._messages[client]
+            ticks = max(1, round(exact * self.ticks_per_unit))
+        return ticks + self._jitter(client, number)
+
+    def durations_together(self, tasks: Sequence[tuple[int, int, Fraction]]) -> list[int]:
+        """Return how many ticks tasks take that begin together: their messages share links.
+
+        A client's answer begins when its work, delay and jitter are over.
+
+        Args:
+            tasks: The arguments of :meth:`duration` for each.
+        """
+        if not self.shared_links:
+            return [self.duration(client, number, share) for client, number, share in tasks]
+        clients = np.array([client for client, _, _ in tasks], int)
+        local = np.zeros(len(tasks))
+        for place, (client, number, share) in enumerate(tasks):
+            local[place] = self._local[client] * share + self._jitter(client, number) / self.ticks_per_unit
+        received = self._down.arrivals(clients, np.zeros(len(tasks)))
+        answered = self._up.arrivals(clients, received + local)
+        return [max(1, round(time * self.ticks_per_unit)) for time in answered.tolist()]
+
+    def _jitter(self, client: int, number: int) -> int:
+        """Return the ticks that a task takes by chance."""
+        if not self.jitter:
+            return 0
+        chance = numpy_generator(self._seed, Stream.CLOCK, 1, client, number).random()
+        return round(chance * self.jitter * self.ticks_per_unit)
 
     def is_lost(self, client: int, number: int) -> bool:
         """Return whether the result of a task is lost."""
@@ -249,8 +298,13 @@ def _exact(value: Any) -> Fraction:
     return Fraction(str(value))
 
 
-def _common_ticks(durations: Sequence[Fraction], random: bool) -> int:
-    """Return how many ticks make a unit of time, so that each duration is a whole number of them if it can be."""
+def _common_ticks(durations: Sequence[Fraction], others: bool) -> int:
+    """Return how many ticks make a unit of time, so that each duration is a whole number of them if it can be.
+
+    Args:
+        durations: Durations that are known.
+        others: Whether there are others, which are random, of a part of the work, or depend on who else sends.
+    """
     ticks = 1
     for duration in durations:
         ticks = math.lcm(ticks, duration.denominator)
@@ -259,7 +313,7 @@ def _common_ticks(durations: Sequence[Fraction], random: bool) -> int:
             shortest = min(duration for duration in durations if duration > 0)
             digits = 9 - math.floor(math.log10(shortest))
             return int(10 ** max(0, digits))
-    if not random:
+    if not others:
         return ticks
-    # The smallest multiple that is fine enough for random durations.
-    return ticks * math.ceil(Fraction(_RANDOM, ticks))
+    # The smallest multiple that is fine enough for those.
+    return ticks * math.ceil(Fraction(_FINE, ticks))

@@ -217,6 +217,10 @@ KINDS: dict[str, Kind] = {
     "bandwidth upload_bandwidth": only(
         None, 1, 0.5, [0.5, 1], np.arange(1, 3), wrong=(0, -1, NAN, INF, "x", [0.0], [-1.0])
     ),
+    "shared_links": only(
+        [], [parts.SharedLink(3)], (parts.SharedLink(3),), wrong=(3, "x", None, parts.SharedLink(3), [3])
+    ),
+    "SharedLink.clients": only([1], np.array([0]), None, wrong=(0, "a", [0.5], [-1], [0, 0], [], [True])),
     "speeds": only(
         10, 0.5, [1.0, 2.0], lambda n, rng: [1.0] * n, wrong=(0, -1, NAN, "x", [0.0], [NAN], torch.tensor(1.0))
     ),
