@@ -100,9 +100,9 @@ def published_pairs() -> list[tuple[Pair, str]]:
     runs = published_runs()
     for path in sorted(TABLES.glob("published_*.yaml")):
         table = read_table(path)
-        rounds_of_table = table.trainer["max_epochs"]
         for data, settings in table.data.items():
             for source, entry in settings.published.items():
+                planned = entry.get("rounds", table.trainer["max_epochs"])
                 column = "best_on_test" if entry.get("select") == "best on test" else "last"
                 for method, number in entry["scores"].items():
                     own = runs[(runs["table"] == table.name) & (runs["data"] == data) & (runs["method"] == method)]
@@ -111,7 +111,7 @@ def published_pairs() -> list[tuple[Pair, str]]:
                     there = published_score(number, entry.get("runs", 1))
                     scores = 100 * own[column]
                     here = Score(scores.mean(), scores.std(), len(scores))
-                    rounds = f"{own['rounds'].min()} of {rounds_of_table}"
+                    rounds = f"{own['rounds'].min()} of {planned}"
                     pairs.append((Pair(data, method, source, entry.get("select"), here, there), rounds))
     return pairs
 

@@ -44,7 +44,8 @@ class DataSet:
             to it in per cent.
         published: Numbers of others by their source: ``scores`` of the methods, of shares in per cent, each a number
             or ``{score, sd}`` with the standard deviation over runs; ``runs``, how many runs a score is the mean of
-            (1); and ``select``, the model whose scores they are, as a table's, if the source says so.
+            (1); ``select``, the model whose scores they are, as a table's, if the source says so; and ``rounds`` of
+            their fits, where those of this table, or of one that has it as its base, may have fewer.
     """
 
     datamodule: Spec
@@ -274,11 +275,12 @@ def _without_stage(metric: str) -> str:
 def _check_published(name: str, entry: Any) -> None:
     """Raise ``TypeError`` or ``ValueError`` unless an entry has the ``scores`` of one source."""
     check(f"`{name}`", entry, Mapping)
-    refuse_unknown(f"`{name}`", entry, ("scores", "runs", "select"))
+    refuse_unknown(f"`{name}`", entry, ("scores", "runs", "select", "rounds"))
     # A source may not say which model it scored.
     if entry.get("select") is not None:
         check(f"`{name}.select`", entry["select"], Select)
-    check(f"`{name}.runs`", entry.get("runs", 1), Count)
+    for count in ("runs", "rounds"):
+        check(f"`{name}.{count}`", entry.get(count, 1), Count)
     for method, score in check(f"`{name}.scores`", entry.get("scores"), Mapping).items():
         if not isinstance(score, Mapping):
             check(f"`{name}.scores.{method}`", score, Finite)

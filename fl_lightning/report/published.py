@@ -42,6 +42,7 @@ class Pair:
         select: The model whose score theirs is; ``None`` if the source does not say.
         here: Ours, by the same reading; ``None`` if the runs do not have it.
         there: Theirs.
+        has_fewer_rounds: Whether ours are of fewer rounds than theirs.
     """
 
     data: str
@@ -50,6 +51,7 @@ class Pair:
     select: Select | None
     here: Score | None
     there: Score
+    has_fewer_rounds: bool = False
 
     @property
     def difference(self) -> float:
@@ -71,7 +73,7 @@ class Pair:
     @property
     def is_met(self) -> bool | None:
         """Whether the difference is at most two standard errors; ``None`` if that is not known."""
-        if math.isnan(self.error):
+        if self.has_fewer_rounds or math.isnan(self.error):
             return None
         return abs(self.difference) <= 2 * self.error
 
@@ -105,4 +107,6 @@ def published_pairs(results: Results) -> Iterator[Pair]:
                 if here is not None:
                     scores = summarize(here[method].dropna().to_numpy())
                     ours = Score(scores.mean, scores.sd, scores.num)
-                yield Pair(data, method, source, select, ours, there)
+                runs = results.scored[(results.scored["data"] == data) & (results.scored["method"] == method)]
+                has_fewer_rounds = bool((runs["rounds"].astype(int) < entry.get("rounds", 0)).any())
+                yield Pair(data, method, source, select, ours, there, has_fewer_rounds)

@@ -118,6 +118,7 @@ def test_a_file_that_is_no_table_is_named_with_the_line(tmp_path: Path, content:
         ({"published": {"A": {"scores": {"FedAvg": {"scor": 3.0}}}}}, "Did you mean `score`"),
         ({"published": {"A": {"scores": {"FedAvg": {"score": 3.0, "sd": -1.0}}}}}, "published.A.scores.FedAvg.sd"),
         ({"published": {"A": {"scores": {}, "runs": 0}}}, "published.A.runs"),
+        ({"published": {"A": {"scores": {}, "rounds": 1.5}}}, "published.A.rounds"),
         ({"published": {"A": {"scores": {}, "select": "best"}}}, "published.A.select.*'best on test'"),
     ],
 )

@@ -213,6 +213,16 @@ def test_a_published_number_is_met_within_two_standard_errors(tmp_path: Path) ->
     assert tables.published_table(write_results(tmp_path / "none")) is None
 
 
+def test_fits_of_fewer_rounds_than_theirs_neither_meet_a_published_number_nor_miss_it(tmp_path: Path) -> None:
+    # The fits here have three rounds.
+    scores = {"FedAvg": 51.0, "RADFed": {"score": 54.0, "sd": 1.0}}
+    sources = {str(rounds): {"rounds": rounds, "scores": scores} for rounds in (3, 4)}
+    found = rows(tables.published_table(write_results(tmp_path, published=sources)))[:4]
+    assert [(row[1], row[2], row[-1]) for row in found] == [
+        ("FedAvg", "3", "no"), ("RADFed", "3", "yes"), ("FedAvg", "4", ""), ("RADFed", "4", ""),
+    ]  # fmt: skip
+
+
 def test_a_published_number_is_compared_with_the_score_of_the_same_model(tmp_path: Path) -> None:
     def beside(folder: str, select: str, scores: dict[str, float], **changes: Any) -> list[str]:
         published = {"a": {"select": select, "scores": scores}}
