@@ -48,6 +48,7 @@ from fl_lightning.models import (
 )
 from fl_lightning.models.frozen import FrozenPrefix
 from fl_lightning.partitioners import IIDPartitioner, LimitedClassesPartitioner, Partition, TopicGraph
+from fl_lightning.words import short_repr
 
 # ---- kinds ----
 
@@ -399,16 +400,26 @@ def needed_by(make: Callable[..., Any], kinds: dict[str, Kind]) -> dict[str, Any
     return needed
 
 
-def refusal(call: Callable[[], Any], argument: str) -> str:
-    """Return what is wrong with how a call refuses an argument; an empty text if nothing is."""
+def refusal(call: Callable[[], Any], argument: str, *value: object) -> str:
+    """Return what is wrong with how a call refuses an argument's value; an empty text if nothing is."""
     try:
         repr(call())
     except (TypeError, ValueError) as error:
-        named = any(f"`{argument}{end}" in str(error) for end in "`[(=")
-        return "" if named else f"not named in {error!r}"
+        message = str(error)
+        if not any(f"`{argument}{end}" in message for end in "`[(="):
+            return f"not named in {error!r}"
+        return "" if all(is_shown(each, message) for each in value) else f"not shown in {error!r}"
     except Exception as error:
         return repr(error)
     return "accepted"
+
+
+def is_shown(value: object, message: str) -> bool:
+    """Whether a message that says what it got shows a number, a text or ``None``, if only by an array's shape."""
+    if "got " not in message or not isinstance(value, int | float | complex | str | bytes | np.generic | None):
+        return True
+    shown = (short_repr(value), repr(value), str(value), type(value).__name__, " shape ")
+    return any(text in message for text in shown)
 
 
 @pytest.mark.parametrize("make", makers(), ids=lambda make: make.__qualname__)
@@ -420,7 +431,7 @@ def test_arguments(make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest
 
     def feed(wrong: dict[str, Any]) -> None:
         for name, value in wrong.items():
-            if problem := refusal(lambda: make(**{**needed, name: value}), name):  # noqa: B023
+            if problem := refusal(lambda: make(**{**needed, name: value}), name, value):  # noqa: B023
                 problems.add(f"{name}={value!r}: {problem}")
 
     for name, kind in kinds.items():
