@@ -25,7 +25,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 from fl_lightning._lightning.logs.client_log import unnoticed
-from fl_lightning._lightning.loops.client_loop import CorrectsGradients
+from fl_lightning._lightning.loops.corrections import CorrectsGradients
 from fl_lightning._lightning.loops.local_optimizers import Settings
 from fl_lightning._lightning.loops.round_loop import Progress, RoundLoop
 from fl_lightning._lightning.processes import warn_of_lost_results
@@ -112,8 +112,8 @@ class FederatedLoop(RoundLoop):
         with self.threads.of_fit(self.trainer.strategy.root_device):
             super().run()
 
-    def on_no_round(self) -> None:
-        """Let the parts take the checkpoint's state, and clients do what is left, where no round has begun."""
+    def on_run_over(self) -> None:
+        """Where no round has begun, let the parts take the checkpoint's state, and clients do what is left."""
         if self.restored is not None:
             self.prepare()
             if self.is_unfinished:

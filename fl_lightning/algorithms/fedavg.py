@@ -1,37 +1,41 @@
 """Federated averaging.
 
-The parts are below. From their choice to the end of the first epoch, these are called in this order, where clients
-train one after the other. A name stands where it is called first::
+From the choice of the parts to the end of the first epoch, these are called in this order, where clients train one
+after the other. A name stands where it is called first::
 
     AggregationCallback.__post_init__     algorithms/base.py              ``FedAvg(10)`` is made
-    AveragingCallback.configure_algorithm algorithms/fedavg.py            of its parts
-    AggregationCallback.setup             algorithms/base.py              ``trainer.fit`` begins,
-    install_loop                          _lightning/loops/round_loop.py  with this package's loop in the trainer
+    AveragingCallback.configure_algorithm algorithms/fedavg.py            its parts are chosen
+    AggregationCallback.setup             algorithms/base.py              ``trainer.fit`` begins
+    install_loop                          _lightning/loops/round_loop.py  the trainer gets this package's loop
     FederatedLoop.begin_fit               loop.py                         the server takes the module's weights
     RoundLoop.on_advance_start            _lightning/loops/round_loop.py  an epoch begins
-    FederatedLoop.draw_clients            loop.py
-    Run.begin_round                       parts/run.py                    and a round, for all parts
-    Round.draw                            parts/round.py                  makes a task for each client of the round:
-    UniformSampler.draw                   parts/samplers/uniform.py       m of K clients,
-    Participation.outcome                 parts/samplers/participation.py without those that drop out
+    FederatedLoop.draw_clients            loop.py                         a round begins in it
+    Run.begin_round                       parts/run.py                    so it does for all parts
+    Round.draw                            parts/round.py                  each client of the round gets a task
+    UniformSampler.draw                   parts/samplers/uniform.py       m of K clients are drawn
+    Participation.outcome                 parts/samplers/participation.py some of them drop out
     RoundLoop.advance                     _lightning/loops/round_loop.py  the epoch trains
-    FederatedLoop.train_round             loop.py
-    Round.play                            parts/round.py
-    Synchronous.play                      parts/schedules/synchronous.py  yields the tasks and loops over the results
-    Round._results                        parts/round.py                  for each that the loop asks for,
-    SequentialExecutor.run                executors/sequential.py         takes the next task:
-    Algorithm.received                    parts/algorithm.py              the client receives
-    Round.received                        parts/round.py                  the server's model,
-    LocalTraining.train                   clients/training.py             which is written into the module,
-    ClientLoop.train_batch                _lightning/loops/client_loop.py and trained on each of its batches:
+    FederatedLoop.train_round             loop.py                         the round is played
+    Round.play                            parts/round.py                  by its schedule:
+    Synchronous.play                      parts/schedules/synchronous.py  yields the tasks, loops over the results
+    Round._results                        parts/round.py                  for each result that the loop asks for
+    SequentialExecutor.run                executors/sequential.py         the next task is trained
+    Algorithm.received                    parts/algorithm.py              the client receives a model:
+    Round.received                        parts/round.py                  what the server sends
+    Chain.download                        parts/exchanges/base.py         passes through the exchanges
+    LocalTraining.train                   clients/training.py             and is written into the module
+    ClientLoop.train_batch                _lightning/loops/client_loop.py each batch of the client is trained
     PlainStepper.take                     _lightning/loops/steps.py       training_step, backward, optimizer.step
-    LocalTraining.finish                  clients/training.py             the client's result,
-    Round._upload                         parts/round.py                  as it leaves the exchanges,
-    Server.take                           parts/server.py                 reaches the server, which adds it to its mean
-    WeightedMean.weighted                 parts/aggregations/means.py     with the weight n_k;
-    Server.move                           parts/server.py                 after the last one
-    RunningMean.pop                       parts/aggregations/means.py     the mean is taken,
-    Mixing.step                           parts/servers/mixing.py         to which the server moves
+    LocalTraining.finish                  clients/training.py             the module is read as the client's result
+    Round._end_client                     parts/round.py                  the parts see it
+    Chain.upload                          parts/exchanges/base.py         it passes through the exchanges
+    Server.take                           parts/server.py                 and reaches the server, which adds it
+    WeightedMean.weighted                 parts/aggregations/means.py     with the weight n_k to its mean
+    Server.move                           parts/server.py                 after the last result
+    RunningMean.pop                       parts/aggregations/means.py     the mean is taken
+    Mixing.step                           parts/servers/mixing.py         and the server moves to it
+    Round._end                            parts/round.py                  the round ends for all parts
+    Books.count                           parts/traffic.py                its messages are counted
     FederatedLoop.load_published          loop.py                         the module gets the server's model
     FederatedLoop.end_round               loop.py                         the round is done
     RoundLoop.on_advance_end              _lightning/loops/round_loop.py  it is validated, and the epoch ends
@@ -105,8 +109,9 @@ class FedAvg(AveragingCallback):
         server_lr: Server learning rate: ``w + server_lr (mean - w)``; 1 replaces the model. A function of the round
             makes a schedule.
         aggregation: Another way to merge results. It excludes ``weighting`` and ``partial``.
-        evaluate: The model that is validated, checkpointed and tested, as for :class:`FedDyn`, with clients weighted by
-            ``weighting``.
+        evaluate: The model that is validated, checkpointed and tested: ``"server"``, which clients receive next;
+            ``"active"``, the mean of the round's local models; ``"all"``, the mean of every client's last local model.
+            Clients are weighted by ``weighting``.
 
     Raises:
         ValueError: If an argument is out of its range.

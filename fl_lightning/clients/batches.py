@@ -286,6 +286,7 @@ class ClientBatches:
         """Yield the generator of the order of samples of each epoch of a task."""
         seed = self._settings.run_seed
         if task not in self._begins:
+            # The same generator for every epoch: each goes on where the one before ended.
             return repeat(torch_generator(seed, Stream.SHUFFLE, *task.seeds))
         first = self._begins[task] // self.epoch_length(task.client)
         return (torch_generator(seed, Stream.SHUFFLE, task.client, epoch) for epoch in count(first))

@@ -25,7 +25,7 @@ from fl_lightning.parts.messages import same_values
 _FROZEN_SHARE = 2
 #: So many values are few.
 _FEW = 2**14
-#: Values that are compared of a large tensor that must not change.
+#: Values that are noted of a large tensor that must not change.
 _SAMPLE = 64
 
 
@@ -242,11 +242,11 @@ class StateVector:
             )
 
     def note_constant(self) -> None:
-        """Note the values of what does not travel, of large tensors a sample, for :meth:`check_constant`."""
-        self._constant: list[Tensor | None] = []
+        """Note what :meth:`check_constant` needs to find changes of what does not travel."""
+        self._constant: list[_Noted | None] = []
         for _, held, key in self._outside:
             tensor = held[key]
-            self._constant.append(None if tensor is None else _sample(tensor).clone())
+            self._constant.append(None if tensor is None else _Noted(tensor))
 
     def check_constant(self) -> None:
         """Raise ``RuntimeError`` if training changed what does not travel."""
@@ -254,10 +254,10 @@ class StateVector:
             now = held[key]
             if now is None or before is None:
                 continue
-            if not same_values(_sample(now), before):
+            if before.differs_from(now):
                 # A small tensor is known as a whole, and put back.
-                if now.shape == before.shape:
-                    now.data = before
+                if now.shape == before.sample.shape:
+                    now.data = before.sample
                 raise RuntimeError(
                     f"Training changed the frozen tensor {name!r} of {type(self.module).__name__}, which must be "
                     "constant: frozen tensors are averaged only if they are real, of the trained parameters' type, and "
@@ -350,11 +350,38 @@ def _place_in(parts: Mapping[str, nn.Module], name: str) -> tuple[dict[str, Any]
     return owner._buffers, key
 
 
+class _Noted:
+    """What is noted of a tensor that must not change: its sum, and some of its values.
+
+    PyTorch counts what is written into a tensor, so the sum is taken again only where something was. What goes past
+    the count, by ``tensor.data``, is found only among the noted values.
+    """
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.sample = _sample(tensor).clone()
+        self._sum = _sum(tensor)
+        self._writes = tensor._version
+
+    def differs_from(self, now: Tensor) -> bool:
+        """Return whether the tensor holds other values by now."""
+        if not same_values(_sample(now), self.sample):
+            return True
+        if now._version == self._writes:
+            return False
+        self._writes = now._version
+        return not same_values(_sum(now), self._sum)
+
+
 def _sample(tensor: Tensor) -> Tensor:
     """Return a tensor, of a large one a view of some of its values."""
     if tensor.numel() <= _SAMPLE or 0 in tensor.stride():
         return tensor.detach()
     return tensor.detach().as_strided((_SAMPLE,), (tensor.numel() // _SAMPLE,))
+
+
+def _sum(tensor: Tensor) -> Tensor:
+    """Return the sum of a tensor's values in double precision, shape ``()``."""
+    return tensor.detach().sum(dtype=torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def _like(tensor: Tensor, values: Tensor) -> Tensor:

@@ -138,7 +138,7 @@ def _bits_of_place(of: int) -> int:
 def _sent(run: Run, model: Tensor) -> Tensor:
     """Return the trained parameters that travel, shape ``(num_sent,)``."""
     parameters, _ = run.federation.layout.split(model)
-    return run.federation.sent(parameters)
+    return run.federation.traveling_values(parameters)
 
 
 def _with_sent(run: Run, model: Tensor, values: Tensor) -> Tensor:

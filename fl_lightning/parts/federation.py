@@ -227,7 +227,7 @@ class Federation:
         parameters, _ = self.layout.split(self.mask(self.traveling))
         return parameters.nonzero().squeeze(1)
 
-    def sent(self, values: Tensor) -> Tensor:
+    def traveling_values(self, values: Tensor) -> Tensor:
         """Return those of the parameters' values that all exchanges send, shape ``(num_sent,)``."""
         places = self.traveling_places
         return values if places is None else values[places]

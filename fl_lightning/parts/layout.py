@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -54,12 +55,6 @@ class Layout:
             holds the tensor, with more than one name where the layer itself has more.
         normalisation: Names of the module's normalisation layers of torch.
         layers: The module's layers, in the order in which they are registered.
-        lengths: Number of values of each tensor.
-        size: Length of the vector.
-        num_parameters: Length of the vector's first part, the trained parameters.
-        trained: Names of the trained parameters.
-        buffers: Names of the buffers.
-        buffer_lengths: Number of values of each buffer.
     """
 
     names: tuple[str, ...]
@@ -69,26 +64,36 @@ class Layout:
     shared_names: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     normalisation: tuple[str, ...] = ()
     layers: tuple[Layer, ...] = ()
-    lengths: tuple[int, ...] = field(init=False, repr=False, compare=False)
-    size: int = field(init=False, repr=False, compare=False)
-    num_parameters: int = field(init=False, repr=False, compare=False)
-    trained: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    buffers: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    buffer_lengths: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        number = self.num_trained
-        lengths = tuple(shape.numel() for shape in self.shapes)
-        derived = {
-            "lengths": lengths,
-            "size": sum(lengths),
-            "num_parameters": sum(lengths[:number]),
-            "trained": self.names[:number],
-            "buffers": self.names[number:],
-            "buffer_lengths": lengths[number:],
-        }
-        for name, value in derived.items():
-            object.__setattr__(self, name, value)
+    @cached_property
+    def lengths(self) -> tuple[int, ...]:
+        """Number of values of each tensor."""
+        return tuple(shape.numel() for shape in self.shapes)
+
+    @cached_property
+    def size(self) -> int:
+        """Length of the vector."""
+        return sum(self.lengths)
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """Length of the vector's first part, the trained parameters."""
+        return sum(self.lengths[: self.num_trained])
+
+    @cached_property
+    def trained(self) -> tuple[str, ...]:
+        """Names of the trained parameters."""
+        return self.names[: self.num_trained]
+
+    @cached_property
+    def buffers(self) -> tuple[str, ...]:
+        """Names of the buffers."""
+        return self.names[self.num_trained :]
+
+    @cached_property
+    def buffer_lengths(self) -> tuple[int, ...]:
+        """Number of values of each buffer."""
+        return self.lengths[self.num_trained :]
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], num_trained: int) -> Layout:
@@ -147,6 +152,7 @@ class Layout:
         lengths = self.lengths
         if len(vector) != self.size:
             lengths = lengths[: self.num_trained]
+        # A vector of parameters alone ends before the shapes do.
         pairs = zip(vector.split(lengths), self.shapes, strict=False)
         return [part.view(shape) for part, shape in pairs]
 
@@ -234,7 +240,7 @@ class Layout:
             bits += numbers[place] * self.bits[place]
         if not values or bits % values == 0:
             return Payload(values, bits // max(1, values))
-        # The next smaller number is taken, so that rounding up gives the total.
+        # Just below the quotient: otherwise the total, rounded up to whole bits, could be one bit too large.
         return Payload(values, math.nextafter(bits / values, 0))
 
 

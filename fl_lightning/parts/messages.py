@@ -321,7 +321,8 @@ class RoundReport:
         reported: Clients whose work the server used.
         dropped: Clients that received a model and did not report.
         left_out: Clients that handed back NaN or infinite values.
-        sent: To how many clients of the round the server sent its model, also those that had it already.
+        num_sent: How many clients of the round were sent a model to train: also those that dropped out, and those that
+            had it already, because they were scored with it.
         receivers: The task of each message with a model: of those clients that did not have it, and of scored ones.
         uploads: The messages that reached it, each with its task.
         scored: Clients that received the server's model to be scored before the draw.
@@ -333,7 +334,7 @@ class RoundReport:
     reported: list[int] = field(default_factory=list)
     dropped: int = 0
     left_out: list[int] = field(default_factory=list)
-    sent: int = 0
+    num_sent: int = 0
     receivers: list[Task] = field(default_factory=list)
     uploads: list[tuple[Task, Payload]] = field(default_factory=list)
     scored: int = 0

@@ -7,7 +7,7 @@ FedAvg's, with four clients of ten::
                     _results          for each result that the loop asks for,
                         execute           the executor trains the next client, first 4:
                             received          it receives the server's model, as the exchanges let it
-                        _upload           and its ClientResult passes through the exchanges
+                        _end_client       and its ClientResult passes through the exchanges
                     the server adds the result to its mean
                 after the last result, the server moves to the mean
     _end        messages are counted, and every part ends the round
@@ -96,15 +96,17 @@ class Round:
         clients, work = participation.outcome(drawn, self._full_work, chances)
         slots = schedule.slots(len(clients), schedule.cohort_size, rng)
         tasks = []
-        for slot, client, share in zip(slots, clients.tolist(), work, strict=False):
-            tasks.append(Task(slot, client, int(sizes[client]), share, self._index, is_known=client in known))
+        for slot, client, work_of_client in zip(slots, clients.tolist(), work, strict=False):
+            num_samples = int(sizes[client])
+            tasks.append(Task(slot, client, num_samples, work_of_client, self._index, is_known=client in known))
         self.tasks = tasks
-        sent = list(tasks)
+        # Clients that drop out receive a model too: they have a task for the counts alone.
+        addressed = list(tasks)
         for client in np.setdiff1d(drawn, clients).tolist():
-            sent.append(Task(len(sent), client, int(sizes[client]), round=self._index))
+            addressed.append(Task(len(addressed), client, int(sizes[client]), round=self._index))
         self.report.dropped = len(drawn) - len(clients)
-        self.report.sent = len(sent)
-        self.report.receivers += [task for task in sent if task.client not in known]
+        self.report.num_sent = len(addressed)
+        self.report.receivers += [task for task in addressed if task.client not in known]
 
     def _score_first(self, clients: Iterable[int], score: Score | None) -> set[int]:
         """Let clients be scored before the draw, if the sampler asks for any.
@@ -120,11 +122,12 @@ class Round:
         sizes = self._run.federation.sizes
         # While models circulate, a client that is drawn trains another one.
         is_other_model = schedule.circulates and schedule.has_models_under_way
+        # Then the model for the training is the client's second message of the round.
         message = int(is_other_model)
-        looks = [Task(k, k, int(sizes[k]), round=self._index, message=message) for k in scored]
-        algorithm.sampler.take_scores(score(looks))
+        score_tasks = [Task(k, k, int(sizes[k]), round=self._index, message=message) for k in scored]
+        algorithm.sampler.take_scores(score(score_tasks))
         self.report.scored = len(scored)
-        self.report.receivers += looks
+        self.report.receivers += score_tasks
         for part in walk(algorithm.chain):
             part.commit_vectors()
         return set() if is_other_model else set(scored)
@@ -145,6 +148,7 @@ class Round:
         schedule = run.algorithm.schedule
         server = run.server
         before = server.model
+        # PyTorch counts in this number what is written into a tensor.
         version = before._version
 
         model = self.drive(schedule.play(self.tasks, server), execute)
@@ -194,7 +198,7 @@ class Round:
             elif task.phase:
                 result = self._further(trained)
             else:
-                result = self._upload(trained)
+                result = self._end_client(trained)
             # No result is held here while the next client trains.
             del trained
             if not task.phase:
@@ -221,13 +225,10 @@ class Round:
         server = self._run.server
         return checked_vector(schedule, "sent", schedule.sent(task, server), server.model)
 
-    def _upload(self, result: ClientResult) -> ClientResult | None:
+    def _end_client(self, result: ClientResult) -> ClientResult | None:
         """Do what a client does after its training; return its result as it leaves the exchange, if it is valid."""
         algorithm = self._run.algorithm
-        schedule = algorithm.schedule
-        objective = algorithm.objective
-        exchange = algorithm.chain
-        result = replace(result, loss=objective.loss_of(result.task))
+        result = replace(result, loss=algorithm.objective.loss_of(result.task))
         if not result.is_finite:
             if algorithm.invalid_updates == "raise":
                 raise FloatingPointError(
@@ -237,16 +238,24 @@ class Round:
             return None
         result = algorithm.optimizers.take(result)
         # An asynchronous schedule looks at buffers when a result arrives, since it may train results ahead.
-        if not schedule.asynchronous:
-            server = self._run.server
-            server.look_at_buffers(result)
-        exchange.on_delivery(result.task, result.received)
+        if not algorithm.schedule.asynchronous:
+            self._run.server.look_at_buffers(result)
+        result = self._call_parts(result)
+        payload = self._run.books.parameters_payload(result.task)
+        return algorithm.chain.upload(replace(result, payload=payload))
+
+    def _call_parts(self, result: ClientResult) -> ClientResult:
+        """Let the exchanges, the schedule and the objective see a trained client's result, and return it as they do."""
+        algorithm = self._run.algorithm
+        schedule = algorithm.schedule
+        objective = algorithm.objective
+        algorithm.chain.on_delivery(result.task, result.received)
         result = schedule.on_client_end(result) or result
         result = objective.on_client_end(result) or result
         result = replace(result, numbers=objective.numbers_up(result))
         if not schedule.asynchronous:
             objective.on_arrival(result.client, result.task.slot, is_used=True)
-        return exchange.upload(replace(result, payload=self._run.books.parameters(result.task)))
+        return result
 
     # ---- further trainings, clients on other machines, scores ----
 

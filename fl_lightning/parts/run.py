@@ -29,8 +29,9 @@ class Run:
     A :class:`Round` is a transaction, which :meth:`end_round` completes. If it breaks off anywhere before,
     :meth:`put_back` leaves no trace of it; see :class:`~fl_lightning.parts.kept.Kept`.
 
-    There are three models, which are one in FedAvg's rounds, but for the types: ``server.model``, to which the server
-    has moved; ``round.published``, what users see of it; and ``shown``, what the module then holds of that.
+    There are three models. ``server.model`` is what the server moves. ``round.published`` is what it shows of it: the
+    same tensor in FedAvg. ``shown`` is the published model as it is read back from the module: rounded to its types,
+    with what hooks have written.
 
     Attributes:
         algorithm: The algorithm.
@@ -52,7 +53,7 @@ class Run:
             algorithm.chain,
             algorithm.aggregation,
             algorithm.server_optimizer,
-            self.books.left_out,
+            self.books.left_out_payload,
         )
         self.shown: Tensor = federation.model
         # Before the first round there is an empty one, of which readers may ask.
@@ -60,12 +61,6 @@ class Run:
         # Whether the module was given another model than the server's at the last round's end.
         self._shows_other = False
         self.keep()
-        if algorithm.schedule.repeats_clients:
-            for part in self.parts:
-                if part.client_vectors:
-                    raise ValueError(
-                        f"`history` lets a client train on two models at once: {part!r} cannot keep its vector."
-                    )
 
     # ---- three beginnings ----
 
@@ -167,19 +162,37 @@ class Run:
         )
         self.parts = walk(*algorithm.parts.values())
 
-        # Results are merged, and these parts called, on all processes alike, so all processes keep their vectors.
-        everywhere: list[Part] = [algorithm.sampler, algorithm.server_optimizer]
-        if not isinstance(algorithm.aggregation, MeanAggregation):
-            everywhere.append(algorithm.aggregation)
-        elsewhere = {id(part) for part in walk(exchange, algorithm.schedule, algorithm.objective)}
-        alike = {id(part) for part in walk(*everywhere)} - elsewhere
-        alike |= {id(part) for part in everywhere}
-        begun = {id(part) for part in exchanges}
+        parts_on_all_processes = self._parts_on_all_processes()
         for part in self.parts:
-            if id(part) in begun:
+            if any(part is exchange for exchange in exchanges):
+                # It has begun the fit above, before it was known what travels.
                 part.federation = self.federation
             else:
-                part.begin_fit(replace(self.federation, replicates=circulates or id(part) in alike))
+                replicates = circulates or any(part is other for other in parts_on_all_processes)
+                part.begin_fit(replace(self.federation, replicates=replicates))
+        if algorithm.schedule.repeats_clients:
+            for part in self.parts:
+                if part.client_vectors:
+                    raise ValueError(
+                        f"`history` lets a client train on two models at once: {part!r} cannot keep its vector."
+                    )
+
+    def _parts_on_all_processes(self) -> list[Part]:
+        """Return the parts that are called on all processes alike, so that all of them keep these parts' vectors.
+
+        These are the sampler, the server optimizer, an aggregation that needs all results at once, and the parts that
+        only these have.
+        """
+        algorithm = self.algorithm
+        called: list[Part] = [algorithm.sampler, algorithm.server_optimizer]
+        if not isinstance(algorithm.aggregation, MeanAggregation):
+            called.append(algorithm.aggregation)
+        with_clients = walk(algorithm.chain, algorithm.schedule, algorithm.objective)
+        found = list(called)
+        for part in walk(*called):
+            if not any(part is other for other in with_clients):
+                found.append(part)
+        return found
 
     def _message_bits(self) -> list[tuple[int, int]]:
         """Return the bits of a message to each client and of its answer, once the exchanges have begun."""

@@ -133,11 +133,13 @@ class Server(States):
         layout = self.federation.layout
         parameters, buffers = layout.split(self.model)
         model = self.model if aggregation.merges_buffers else parameters
+        mean: Tensor | None = None
         if isinstance(aggregation, MeanAggregation):
             method = "finish"
             merged = self._merge_mean(aggregation, model)
-            # Nothing was added to this mean where buffers are merged with the parameters, as by FedAvg.
-            mean, _ = self._buffer_mean.pop(self.federation, buffers)
+            # FedAvg's mean has the buffers in it.
+            if not aggregation.merges_buffers:
+                mean, _ = self._buffer_mean.pop(self.federation, buffers)
         else:
             method = "merge"
             merged = self._merge_all(aggregation, model)

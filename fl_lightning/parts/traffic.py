@@ -40,15 +40,15 @@ class Books(States):
         held = None if task is None else self._algorithm.chain.held(task)
         return layout.payload((place for place in places if self._travels(layout.names[place])), held)
 
-    def parameters(self, task: Task) -> Payload:
+    def parameters_payload(self, task: Task) -> Payload:
         """Return the message with all parameters that travel to or from a task's client, uncompressed."""
         if self._algorithm.chain.held(task) is None:
             return self.payload
         return self._message(range(self.federation.layout.num_trained), task)
 
-    def left_out(self, task: Task) -> Payload:
+    def left_out_payload(self, task: Task) -> Payload:
         """Return the message of a task's client whose result is left out."""
-        return self._algorithm.chain.payload_up(self.parameters(task))
+        return self._algorithm.chain.payload_up(self.parameters_payload(task))
 
     def message_bits(self) -> list[tuple[int, int]]:
         """Return, for each client, the bits of a message to it and of its answer, with all buffers that travel.
@@ -62,8 +62,8 @@ class Books(States):
             task = Task(client, client, size)
             buffers = self._message(range(layout.num_trained, len(layout.names)), task)
             besides = buffers.bits + further_vectors * self.payload.bits
-            down = self._algorithm.chain.payload_down(self.parameters(task), task)
-            found.append((down.bits + besides, self.left_out(task).bits + besides))
+            down = self._algorithm.chain.payload_down(self.parameters_payload(task), task)
+            found.append((down.bits + besides, self.left_out_payload(task).bits + besides))
         return found
 
     def count(self, report: RoundReport, changing: Iterable[str]) -> None:
@@ -84,11 +84,11 @@ class Books(States):
 
         # Each client of the round gets a model, unless it was scored with it before the draw. So does each client that
         # was scored, and the schedule may send further models.
-        further_models = schedule.further_models(report.sent)
+        further_models = schedule.further_models(report.num_sent)
         models = len(report.receivers) + further_models
         reported = len(report.uploads)
         for task in report.receivers:
-            traffic.send_down(exchange.payload_down(self.parameters(task), task))
+            traffic.send_down(exchange.payload_down(self.parameters_payload(task), task))
             traffic.send_down(self._message(places, task))
         traffic.send_down(exchange.payload_down(self.payload), further_models)
         traffic.send_down(buffers, further_models)
@@ -98,11 +98,11 @@ class Books(States):
 
         # Some objectives send further vectors of the model's length, such as control variates, uncompressed.
         further_vectors = objective.vectors_sent - 1
-        traffic.send_down(self.payload, further_vectors * report.sent)
+        traffic.send_down(self.payload, further_vectors * report.num_sent)
         traffic.send_up(self.payload, further_vectors * reported)
         # Without values each client trains alone, and no models travel.
         if self.payload.values:
-            traffic.models_down += models + further_vectors * report.sent
+            traffic.models_down += models + further_vectors * report.num_sent
             traffic.models_up += objective.vectors_sent * reported
 
         # Between the server and edges whole models travel.
@@ -114,9 +114,10 @@ class Books(States):
         traffic.edge_bits_up += edge_models_up * whole_model
 
         # Single numbers: scores, losses, choices of a cluster, and what the objective counts itself.
+        # A number counts with the bits of the first tensor's.
         number = Payload(1, self.federation.layout.payload([0]).bits_per_value)
         each_sends = (sampler.scored_at is not None) + objective.sends_loss + schedule.sends_choice
         each_sends += schedule.numbers_sent
         traffic.send_up(number, each_sends * reported + report.scored + report.numbers)
-        traffic.send_down(number, schedule.numbers_sent * report.sent)
-        traffic.send_down(number, objective.numbers_down * report.sent)
+        traffic.send_down(number, schedule.numbers_sent * report.num_sent)
+        traffic.send_down(number, objective.numbers_down * report.num_sent)

@@ -107,14 +107,24 @@ def test_a_loss_that_is_asked_for_leaves_the_teacher() -> None:
 
 
 def test_a_large_frozen_part_stays_out_and_must_be_constant() -> None:
-    def writes(module: Student) -> None:
+    def writes_past_autograd(module: Student) -> None:
         module.backbone.data *= 2.0
 
-    trainer = fit(Student(lambda _: None, frozen=20_000), FedAvg(1.0))
-    assert trainer.fit_loop.training.vector.layout.size == 1
-    for callback in (FedAvg(1.0), FedAvg(1.0, executor="sequential")):
-        with pytest.raises(RuntimeError, match=r"frozen tensor 'backbone'.*Store it as a buffer"):
-            fit(Student(writes, frozen=20_000), callback)
+    def writes_one_value(module: Student) -> None:
+        with torch.no_grad():
+            module.backbone[7] += 1.0
+
+    def writes_what_is_there(module: Student) -> None:
+        with torch.no_grad():
+            module.backbone.copy_(module.backbone.clone())
+
+    for harmless in (lambda _: None, writes_what_is_there):
+        trainer = fit(Student(harmless, frozen=20_000), FedAvg(1.0))
+        assert trainer.fit_loop.training.vector.layout.size == 1
+    for writes in (writes_past_autograd, writes_one_value):
+        for callback in (FedAvg(1.0), FedAvg(1.0, executor="sequential")):
+            with pytest.raises(RuntimeError, match=r"frozen tensor 'backbone'.*Store it as a buffer"):
+                fit(Student(writes, frozen=20_000), callback)
 
 
 def test_frozen_tensors_of_other_types_change_no_arithmetic() -> None:

@@ -70,7 +70,7 @@ def test_uploads_from_elsewhere_count_as_results_from_here_do() -> None:
 
 def test_a_client_without_an_answer_has_dropped_out_and_one_without_a_result_is_left_out() -> None:
     report = fit(FedAvg(1.0, executor=Elsewhere(silent=[0], invalid=[2]), seed=2), rounds=1).algorithm.report
-    assert (report.reported, report.left_out, report.dropped, report.sent) == ([1], [2], 1, 3)
+    assert (report.reported, report.left_out, report.dropped, report.num_sent) == ([1], [2], 1, 3)
 
 
 def test_an_objective_that_runs_on_both_sides_learns_from_uploads() -> None:

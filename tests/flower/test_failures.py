@@ -71,7 +71,7 @@ def test_a_client_that_answers_too_late_has_dropped_out_and_takes_its_round_back
 def test_a_client_without_an_answer_counts_as_dropped() -> None:
     sites = Sites(partial(FedAvg, 1.0), silent=lambda client, number: client == 1)
     report = sites.fit(rounds=1).algorithm.report
-    assert (report.reported, report.dropped, report.sent) == ([0, 2], 1, 3)
+    assert (report.reported, report.dropped, report.num_sent) == ([0, 2], 1, 3)
 
 
 def test_a_client_that_does_not_say_its_loss_is_the_last_to_be_chosen() -> None:

@@ -34,7 +34,7 @@ OWNERS = {
     "member.received": "algorithm.server.model",
     "report.receivers": "report.reported",
     "report.reported": "report.receivers",
-    "report.sent": "len(report.reported)",
+    "report.num_sent": "len(report.reported)",
     "report.uploads": "report.receivers",
     "result.received": "result.vector",
     "result.vector": "result.received",

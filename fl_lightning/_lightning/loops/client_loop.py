@@ -18,15 +18,12 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loops.optimization.manual import ManualResult
 from lightning.pytorch.loops.progress import _ReadyCompletedTracker
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer import call
 from lightning.pytorch.utilities import move_data_to_device
 from torch import Tensor
-from torch.optim import Optimizer
-from typing_extensions import override
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.fit_trainer import fit_trainer
@@ -68,8 +65,8 @@ class ClientLoop(_TrainingEpochLoop):
         """Resolve hooks and plugins; call it when model, optimizers and data are set up.
 
         Args:
-            batches_per_client: Returns the mean number of a client's batches, of which a schedule by steps walks the
-                optimizer steps in each round.
+            batches_per_client: Returns the mean number of a client's batches, from which follows how far a schedule by
+                steps goes in a round.
         """
         trainer = self.trainer
         self._resolve_hooks()
@@ -87,8 +84,8 @@ class ClientLoop(_TrainingEpochLoop):
 
     # ---- once a round ----
 
-    def start_counting(self, num_batches: int) -> None:
-        """Count from the round's start, and log for clients.
+    def prepare_round(self, num_batches: int) -> None:
+        """Reset the counters, let clients start from the boundary's learning rates, and log for clients.
 
         Args:
             num_batches: Batches that this process will train in the round, or about as many.
@@ -114,7 +111,7 @@ class ClientLoop(_TrainingEpochLoop):
         if self.batch_progress.current.ready and not self._handed_on:
             self.hand_on_to_trainer()
 
-    def stop_counting(self) -> None:
+    def close_round(self) -> None:
         """No longer count manual steps or log for clients."""
         self.manual_optimization.on_run_end()
         self.client_log.remove()
@@ -354,23 +351,6 @@ class ClientLoop(_TrainingEpochLoop):
             outputs = passes.outputs
         progress.increment_completed()
         return outputs
-
-
-class CorrectsGradients(Callback):
-    """Corrects gradients by the local objective, after the hooks of callbacks before it and before those after it.
-
-    A hook is the one place that lies after the backward pass, after a gradient scaler has unscaled and before clipping,
-    whichever way a step is taken, and with manual optimisation too. All federated callbacks are of this class; FedAvg's
-    objective asks for no correction.
-    """
-
-    @override
-    def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
-    ) -> None:
-        loop = trainer.fit_loop.epoch_loop
-        if isinstance(loop, ClientLoop) and loop.client_steps is not None:
-            loop.client_steps.correct(optimizer)
 
 
 class _Hidden:

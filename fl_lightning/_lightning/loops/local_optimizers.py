@@ -19,6 +19,7 @@ ends with the settings that its first client left.
 from __future__ import annotations
 
 import copy
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -295,7 +296,7 @@ class LocalOptimizers:
     @property
     def _schedule_steps(self) -> int:
         """How far a schedule by steps advances in the round, and for a client at most."""
-        return -(-self._mean_batches // int(self._trainer.accumulate_grad_batches))
+        return math.ceil(self._mean_batches / int(self._trainer.accumulate_grad_batches))
 
     def step_in_client(self, step: int, batches: int) -> None:
         """Step the schedules by steps after a client's optimizer step.

@@ -31,7 +31,7 @@ A round begins for one object after the other, before its hooks and after them::
         RoundLoop._enter_round                      keeps the boundary's state
         FederatedDataModule.begin_round             samples that change from round to round
         Run.begin_round, Part.begin_round           the algorithm's parts; then the draw
-        ClientLoop.start_counting                   counters and logs
+        ClientLoop.prepare_round                   counters and logs
             LocalOptimizers.start_from_kept         clients start from the boundary's learning rates
         on_train_epoch_start
     advance
@@ -116,7 +116,7 @@ class RoundLoop(_FitLoop, ABC):
         """Take the module's weights as the server's model, or go on from a checkpoint.
 
         It is called once a fit, when model, optimizers and checkpoint are loaded, before ``on_train_start``. A fit in
-        which no round is left calls it only where a checkpoint's state waits; see :meth:`on_no_round`.
+        which no round is left calls it only where a checkpoint's state waits; see :meth:`on_run_over`.
         """
 
     @abstractmethod
@@ -157,8 +157,8 @@ class RoundLoop(_FitLoop, ABC):
         """Let clients do what is left after the last round."""
 
     @abstractmethod
-    def on_no_round(self) -> None:
-        """Called at the end of a fit in which no round was left."""
+    def on_run_over(self) -> None:
+        """Called after every fit; a checkpoint's state that no round has taken is taken now."""
 
     @abstractmethod
     def server_state_dict(self, state_dict: dict[str, Any]) -> dict[str, Any]:
@@ -220,7 +220,7 @@ class RoundLoop(_FitLoop, ABC):
                     f"This fit has trained no round: the trainer had done its {before} before. Make a new Trainer, or "
                     "raise `trainer.fit_loop.max_epochs`."
                 )
-            self.on_no_round()
+            self.on_run_over()
         except SIGTERMException as stop:
             # Without it the program would end as if it had done all.
             stop.code = STATUS_OF_SIGTERM
@@ -255,7 +255,7 @@ class RoundLoop(_FitLoop, ABC):
             planned = self.planned_batches()
             # Without batches Lightning ends the fit, but a round may be empty.
             self.max_batches = max(planned, 1)
-            self.epoch_loop.start_counting(planned)
+            self.epoch_loop.prepare_round(planned)
             self.epoch_progress.increment_ready()
             call._call_callback_hooks(self.trainer, "on_train_epoch_start")
             call._call_lightning_module_hook(self.trainer, "on_train_epoch_start")
@@ -272,7 +272,7 @@ class RoundLoop(_FitLoop, ABC):
                 self._complete_round()
 
     def on_advance_end(self) -> None:
-        """Call ``on_round_end``, validate, step plateau schedules and call ``on_train_epoch_end``."""
+        """Call ``on_round_end``, validate, call ``on_train_epoch_end``, step plateau schedules, save checkpoints."""
         trainer = self.trainer
         let_checkpoints_save_again(trainer)
         self._bar.fill(self.epoch_loop.batch_progress.current.ready)
@@ -303,7 +303,7 @@ class RoundLoop(_FitLoop, ABC):
         self.adopt_changes()
         with self.stop.taking_back(self._break_off):
             self._enter_round()
-            self.epoch_loop.start_counting(num_batches=1)
+            self.epoch_loop.prepare_round(num_batches=1)
             self._train_clients(self.finish)
             self.stop.agree()
             with interrupts_wait():
@@ -351,7 +351,7 @@ class RoundLoop(_FitLoop, ABC):
         self.load_published()
         # Nothing of a client stays in the optimizers, which return to the settings of the round's start.
         loop.optimizers.reset()
-        loop.stop_counting()
+        loop.close_round()
         self.epoch_progress.increment_processed()
         loop.optimizers.advance_schedules()
         loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)
@@ -362,7 +362,7 @@ class RoundLoop(_FitLoop, ABC):
         """Return to the round's start, if the round is not done."""
         if not self.in_round:
             return
-        self.epoch_loop.stop_counting()
+        self.epoch_loop.close_round()
         for each in reversed([*self.kept_for_lightning, *self.kept_for_callback]):
             each.put_back()
         self._leave_round()

@@ -20,7 +20,8 @@ from torchmetrics.wrappers import BootStrapper
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.logs.client_log import has_own_log
-from fl_lightning._lightning.loops.client_loop import ClientLoop, CorrectsGradients
+from fl_lightning._lightning.loops.client_loop import ClientLoop
+from fl_lightning._lightning.loops.corrections import CorrectsGradients
 from fl_lightning._lightning.loops.hooks import STEP_HOOKS, Hook
 from fl_lightning._lightning.loops.overrides import (
     changes_batches,

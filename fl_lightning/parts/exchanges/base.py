@@ -151,7 +151,7 @@ class Exchange(Part):
 
     def sent(self, vector: Tensor) -> Tensor:
         """Return the values of a vector of parameters that are sent, shape ``(num_sent,)``: all but personal ones."""
-        return self.federation.sent(vector)
+        return self.federation.traveling_values(vector)
 
     def filled(self, values: Tensor, like: Tensor) -> Tensor:
         """Return ``like``, shape ``(num_parameters,)``, with these values at the places that are sent."""

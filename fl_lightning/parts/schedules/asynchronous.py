@@ -199,7 +199,7 @@ class Asynchronous(Schedule):
             self._arrive(flight, server)
         if self.flush_rounds:
             self._move(server)
-        self.report.sent += len(self.clients.sent_in_round)
+        self.report.num_sent += len(self.clients.sent_in_round)
         self.report.receivers += self.clients.sent_in_round
         return server.model
 
@@ -321,7 +321,7 @@ class Asynchronous(Schedule):
                 self.broadcasts += 1
                 sizes = self.federation.sizes.tolist()
                 everyone = [Task(client, client, size, round=self.round) for client, size in enumerate(sizes)]
-                self.report.sent += len(everyone)
+                self.report.num_sent += len(everyone)
                 self.report.receivers += everyone
         waiting = self.waiting
         self.buffer = []
