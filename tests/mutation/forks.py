@@ -41,7 +41,10 @@ class Plugin:
 
 
 class Chosen(Plugin):
-    """Runs the chosen tests, in their order, until one fails; the processor time of each is limited."""
+    """Runs the chosen tests, in their order, until one fails; the processor time of each is limited.
+
+    Of a case that is no longer there, all cases of its test run.
+    """
 
     options = ("-x",)
 
@@ -50,10 +53,16 @@ class Chosen(Plugin):
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         found = {item.nodeid: item for item in items}
-        items[:] = [found[name] for name in self.seconds if name in found]
+        chosen: list[pytest.Item] = []
+        for name in self.seconds:
+            if name in found:
+                chosen.append(found[name])
+            else:
+                chosen += [item for item in items if item.nodeid.split("[")[0] == name.split("[")[0]]
+        items[:] = chosen
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        signal.setitimer(signal.ITIMER_PROF, 10 + 5 * self.seconds[nodeid])
+        signal.setitimer(signal.ITIMER_PROF, 10 + 5 * self.seconds.get(nodeid, 1.0))
         super().pytest_runtest_logstart(nodeid)
 
 

@@ -1,0 +1,206 @@
+"""What messages show: each is provoked once, and must show the values that a reader needs to find the mistake.
+
+A new message with a value in it has a line here. Sentences may change; the values may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.algorithms import public
+from helpers.small_table import small
+from helpers.toys import Fixed, Quadratic, fit_clients, quadratic_clients
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import fl_lightning as fl
+from fl_lightning import experiment, metrics, partitioners, parts
+from fl_lightning.datamodules import CIFAR10DataModule, TorchDatasetDataModule
+from fl_lightning.diagnostics import UpdateNorms
+from fl_lightning.executors import Executor, SequentialExecutor, make_executor
+from fl_lightning.partitioners import IIDPartitioner, TopicGraph
+from fl_lightning.testing.fits import quiet_trainer
+
+X = torch.zeros(4, dtype=torch.float64)
+LABELS = np.arange(40) % 4
+
+
+class Growing(fl.UniformSampler):
+    """Draws one client more in each round."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+    def cohort_size(self, num_clients: int) -> int:
+        return 2 + self.round
+
+
+class Own(SequentialExecutor):
+    """Another executor, which says nothing about itself."""
+
+    describe = Executor.describe
+
+
+class Short(parts.Median):
+    def merge(self, *args: Any) -> Any:
+        return torch.zeros(2)
+
+
+def saved(tmp_path: Path) -> Path:
+    torch.save({"callbacks": {}, "state_dict": {}}, tmp_path / "last.ckpt")
+    return tmp_path / "last.ckpt"
+
+
+def train(callback: fl.AggregationCallback, *others: Any, rounds: int = 2, clients: int = 2, **options: Any) -> Any:
+    data = quadratic_clients([1.0] * clients, [1.0] * clients)
+    return fit_clients(callback, Quadratic(lr=0.1), data, rounds, *others, **options)
+
+
+def table(**data: Any) -> None:
+    experiment.read_table(small(data={"digits": {**small()["data"]["digits"], **data}}))
+
+
+def trace(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("client,speed\n0,1\n2,3\n")
+    parts.VirtualClock.from_file(path)
+
+
+def another_module(_: Path) -> None:
+    trainer = train(fl.FedAvg(1.0))
+    trainer.fit_loop.max_epochs = 4
+    trainer.fit(Quadratic(0.1, [0.0, 0.0]), datamodule=fl.TensorDataModule(quadratic_clients([1.0], [1.0])))
+
+
+def another_exchange(tmp_path: Path) -> None:
+    trainer = train(fl.FedAvg(1.0, exchange=parts.TopK(0.5)))
+    trainer.save_checkpoint(tmp_path / "first.ckpt")
+    train(fl.FedAvg(1.0, exchange=parts.TopK(0.5, error_feedback=False)), ckpt_path=tmp_path / "first.ckpt")
+
+
+def a_file_for_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    train(fl.FedAvg(), fl.FederatedCheckpoint(dirpath=tmp_path / "taken"), enable_checkpointing=True)
+
+
+NO_CLASS = {"class_path": "torch.optim.SGD", "init_args": {"inner": {"class_path": "torch.nn.Linear", "init_args": 3}}}
+
+#: What is done, and what its error shows.
+ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
+    "an executor by name": (
+        lambda _: make_executor("sequential", 3),
+        ["'sequential'", "got 3", '"vectorized" or "auto"'],
+    ),
+    "an executor": (lambda _: make_executor(SequentialExecutor(), 3), ["SequentialExecutor", "VectorizedExecutor(3)"]),
+    "channels": (
+        lambda _: CIFAR10DataModule("x", IIDPartitioner(2), mean=[0.1, 0.2]),
+        ["`mean`", "3 channels", "[0.1, 0.2]"],
+    ),
+    "windows": (lambda _: fl.VirtualClock(online={2: [(3, 1)]}), ["[[3, 1]]", "client 2"]),
+    "a trace": (trace, ["trace.csv", "[0, 2]"]),
+    "speeds": (
+        lambda _: train(fl.FedAsync(clock=fl.VirtualClock(speeds=[1.0, 2.0, 3.0]))),
+        ["`speeds`", "2 clients", "got 3"],
+    ),
+    "an empty fleet": (
+        lambda _: train(fl.FedBuff(3, clock=fl.VirtualClock(online={0: [(0, 1)], 1: [(0, 1)]}, delay=0.7))),
+        ["of 3 results"],
+    ),
+    "two algorithms": (lambda _: train(fl.FedAvg(), fl.FedProx(0.1)), ["FedAvg and FedProx"]),
+    "two observers": (
+        lambda _: train(fl.FedAvg(), UpdateNorms(), UpdateNorms()),
+        ["Two callbacks UpdateNorms", "'"],
+    ),
+    "an observer alone": (
+        lambda _: quiet_trainer(callbacks=[UpdateNorms()]).fit(Quadratic(0.1), DataLoader(TensorDataset(X, X))),
+        ["UpdateNorms"],
+    ),
+    "models under way": (
+        lambda _: train(fl.RADFed(3, 2, sampler=Growing()), clients=4, rounds=3),
+        ["must stay 2", "2 rounds", "got 3"],
+    ),
+    "a sampler": (lambda _: Fixed([0], 1).with_clients_per_round(3), ["Fixed"]),
+    "an aggregate": (lambda _: train(fl.FedAvg(aggregation=Short())), ["`Short.", "shape (1,)", "shape (2,)"]),
+    "two compressors": (
+        lambda _: train(fl.FedAvg(exchange=[parts.TopK(0.5), parts.TopK(0.25)])),
+        ["TopK(fraction=0.5", "TopK(fraction=0.25"],
+    ),
+    "secure sums": (
+        lambda _: train(fl.RADFed(2, exchange=parts.SecureAggregation(1.0))),
+        ["SecureAggregation(", "Redistribution("],
+    ),
+    "whole models": (
+        lambda _: train(fl.FedDF(nn.Linear(1, 1), public(), exchange=parts.PersonalParameters("w"))),
+        ["PersonalParameters(pattern='w')", "EnsembleDistillation"],
+    ),
+    "a public module": (
+        lambda _: train(fl.FedDF(nn.Linear(1, 1), public())),
+        ["['w']"],
+    ),
+    "attackers": (
+        lambda _: train(fl.RADFed(2, exchange=parts.ALittleIsEnough([0]))),
+        ["Redistribution(", "ALittleIsEnough("],
+    ),
+    "a momentum of all": (
+        lambda _: train(fl.Mime(1.0, exchange=parts.PersonalParameters("*"))),
+        ["SharedMomentum("],
+    ),
+    "another module": (another_module, ["1 values", "2 values"]),
+    "another exchange": (another_exchange, ["TopK", "['kept']", "[]"]),
+    "metrics": (
+        lambda _: metrics.accuracy(torch.zeros(3, 2), torch.tensor([0.5, 1.5, 2.5])),
+        ["(3, 2)", "(3,)", "float32 from 0.5 to 2.5"],
+    ),
+    "homes": (
+        lambda _: partitioners.entropy_curve(TopicGraph(("a", "b"), np.array([[0, 1]])), np.full(40, 7), LABELS),
+        ["0 to 1", "7 to 7"],
+    ),
+    "sizes": (
+        lambda _: partitioners.DirichletPartitioner(30, 0.5, size_sigma=9.0, seed=0)(LABELS),
+        ["30 clients", "40 samples", "now 9.0"],
+    ),
+    "classes": (
+        lambda _: partitioners.PowerLawPartitioner(30, num_classes_per_partition=2, seed=0)(LABELS),
+        ["10 samples"],
+    ),
+    "a partition": (
+        lambda _: partitioners.ExplicitPartitioner([[0], [0]]),
+        ["sample 0", "[0, 1]"],
+    ),
+    "tensors of clients": (lambda _: fl.TensorDataModule([(LABELS,)]), ["`clients[0]`", "shape (40,)"]),
+    "no preprocessing": (lambda tmp_path: fl.load_preprocessing(saved(tmp_path)), ["last.ckpt"]),
+    "a folder": (a_file_for_a_folder, ["`dirpath`", "taken'"]),
+    "a spec": (lambda _: table(model=3), ["`model`", "3"]),
+    "a spec inside": (lambda _: table(datamodule=NO_CLASS), ["`datamodule.inner`", "3"]),
+    "published": (
+        lambda _: table(published={"paper": {"scores": {"FedAvg": {"score": 1.0, "deviation": 2}}}}),
+        ["`published.paper.scores.FedAvg`", "deviation"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(name: str, tmp_path: Path) -> None:
+    provoke, values = ERRORS[name]
+    with pytest.raises((ValueError, TypeError, RuntimeError, OSError, AttributeError)) as error:
+        provoke(tmp_path)
+    message = str(error.value)
+    assert [value for value in values if value not in message] == [], message
+
+
+def test_first_lines_of_a_fit(caplog: pytest.LogCaptureFixture) -> None:
+    partitioner = partitioners.ExplicitPartitioner([[0, 1], [2, 3, 4], [5, 6]])
+    ones = torch.ones(9, dtype=torch.float64)
+    split = fl.SampleSplit(val=0.0, test=0.0)
+    data = TorchDatasetDataModule(TensorDataset(ones, ones), partitioner, split=split, targets=LABELS[:9])
+    with caplog.at_level("INFO"):
+        quiet_trainer(max_epochs=1, callbacks=[fl.FedAvg(2, executor=Own())]).fit(Quadratic(0.1), data)
+    told = "\n".join(record.getMessage() for record in caplog.records)
+    values = ["FedAvg(clients_per_round=2", "3 clients train (7 samples)", "2 train in each round"]
+    values += ["2 of 9 samples", "by Own"]
+    assert [value for value in values if value not in told] == [], told
