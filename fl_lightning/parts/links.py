@@ -104,10 +104,9 @@ class Lines:
             starts: When each begins, shape ``(M,)``.
         """
         ends = starts.copy()
-        # A message without bits, or with nothing that limits it, is there at once.
-        is_limited = np.isfinite(self.limits[clients]) | self.carries[:, clients].any(axis=0)
         left = self.bits[clients]
-        to_come = is_limited & (left > 0)
+        # A message that nothing limits is there at once.
+        to_come = np.isfinite(self.limits[clients]) | self.carries[:, clients].any(axis=0)
         now = -math.inf
         while to_come.any():
             has_begun = starts <= now
@@ -124,7 +123,7 @@ class Lines:
             ends[arrived] = now + lasts
             to_come[arrived] = False
             left[under_way] = np.maximum(left[under_way] - rates * lasts, 0.0)
-            now = min(now + lasts, next_start)
+            now += lasts
         return ends
 
     def fair_rates(self, clients: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import fl_lightning as fl
 from fl_lightning.diagnostics import VirtualTime
-from fl_lightning.parts import Oort, Participation, SharedLink, TierSampler, VirtualClock
+from fl_lightning.parts import Oort, Participation, PersonalParameters, SharedLink, TierSampler, VirtualClock
 from fl_lightning.testing.processes import on_two_processes
 
 # A model is four float64 values: 256 bits.
@@ -58,6 +58,11 @@ def test_messages_under_way_have_max_min_fair_rates(
 ) -> None:
     clock = VirtualClock(**{"speeds": 2, "work": 6, "shared_links": links, **options})
     assert times(clock, len(ends)) == pytest.approx((max(ends), sum(ends) / len(ends)), rel=1e-6)
+
+
+def test_clients_that_send_nothing_wait_for_nothing() -> None:
+    clock = VirtualClock(2, work=6, shared_links=[SharedLink(1)])
+    assert times(clock, exchange=PersonalParameters("*")) == (3.0, 3.0)
 
 
 class TwoLayers(L.LightningModule):
