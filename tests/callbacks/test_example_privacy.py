@@ -10,7 +10,7 @@ import lightning as L
 import pytest
 import torch
 from helpers.comparison import ValidatedClassifier, clients_of
-from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
+from helpers.toys import BodyAndHead, Quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -64,6 +64,14 @@ def test_each_samples_gradient_is_clipped() -> None:
     module = Plain(0.3)
     fit(module, mixed(1.0, 10.0, -4.0), ExamplePrivacy(2.0, **NO_NOISE), FedAvg(1.0))
     assert float(module.w.detach()) == pytest.approx(0.1, abs=1e-15)
+
+
+def test_the_gradient_of_all_parameters_is_clipped_at_once() -> None:
+    # Gradients (-1, -1) and (-10, -10) become (-1, -1) and (-2, -2), of norm 2 sqrt(2); the learning rate is 1/4.
+    module = BodyAndHead()
+    fit(module, mixed(1.0, 10.0), ExamplePrivacy(math.sqrt(8), **NO_NOISE), FedAvg(1.0))
+    assert float(module.body.weight.detach()) == pytest.approx(0.375, abs=1e-15)
+    assert float(module.head.weight.detach()) == pytest.approx(0.375, abs=1e-15)
 
 
 @pytest.mark.parametrize("first", [True, False])

@@ -168,6 +168,21 @@ def test_a_resumed_run_keeps_the_choice(tmp_path: Path) -> None:
     assert fitter.global_step == 3 * 11  # 8, 12, 4 and 20 samples in batches of 4
 
 
+@pytest.mark.parametrize(
+    ("executor", "state"),
+    [
+        (VectorizedExecutor(), {"cause": "its step draws"}),
+        (AutoExecutor(), {"cause": "its step draws", "reason": "", "channels_last": True}),
+        (AutoExecutor(), {"cause": None, "reason": "faster here", "channels_last": False}),
+    ],
+)
+def test_a_resumed_fit_trains_as_the_one_before(executor: VectorizedExecutor | AutoExecutor, state: Any) -> None:
+    executor.load_state_dict(state)
+    assert executor.state_dict() == state
+    assert executor.cause == state["cause"]
+    assert state["cause"] is None or state["cause"] in executor.describe()
+
+
 class MadeOnce(nn.Module):
     """Makes what it needs in its first call."""
 

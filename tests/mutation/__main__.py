@@ -60,7 +60,7 @@ def try_all(faults: list[Fault], before: list[Fault], to: Path, options: argpars
     reach.load({f"{file}::{faults[at].function}" for at, (file, _) in changes.items()})
     works = []
     for at, (file, text) in changes.items():
-        tests = reach.choose(f"{file}::{faults[at].function}", before[at].by, seconds)
+        tests = reach.choose(f"{file}::{faults[at].function}", before[at].by, seconds, options.longer)
         works.append(Work([*by_file(tests)], Chosen(tests), (file, text), at))
     for done, (work, code, last) in enumerate(in_forks(ROOT, FOLDER, works, options.processes), 1):
         fault = faults[work.number]

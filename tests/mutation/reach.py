@@ -126,6 +126,7 @@ class Reach:
         self.seconds: dict[str, float] = {}  # of each test
         self.collecting: dict[str, float] = {}  # of each test file
         self.tests: dict[str, set[str]] = {}  # by function
+        self.of_file: dict[str, set[str]] = {}  # by the function's file
         self.folder = folder / "reach"
         self.folder.mkdir(parents=True, exist_ok=True)
         self._renew(root, short, at_once)
@@ -148,6 +149,7 @@ class Reach:
     def load(self, functions: set[str]) -> None:
         """Load the tests that reach these functions, each ``file::name``."""
         self.tests = {function: set() for function in functions}
+        self.of_file = {file_of(function): set() for function in functions}
         for path in sorted(self.folder.glob("*.json")):
             entry = json.loads(path.read_text())
             for test in entry["failed"]:
@@ -163,12 +165,16 @@ class Reach:
             for test, (_, reached) in entry["tests"].items():
                 for at in wanted.keys() & set(reached):
                     self.tests[wanted[at]].add(test)
+                for file in self.of_file.keys() & {file_of(entry["functions"][at]) for at in reached}:
+                    self.of_file[file].add(test)
 
-    def choose(self, function: str, first: str | None, budget: float) -> dict[str, float]:
+    def choose(self, function: str, first: str | None, budget: float, whole_file: bool = False) -> dict[str, float]:
         """Return tests that reach a function and their seconds: ``first``, then as many as the budget allows.
 
         Quick tests come before slow ones, and tests before further cases of the same one; those of a file stay
         together. A function that no test is seen to reach (it runs in other processes) has the quickest of each file.
+        Tests that reach anything in the function's file come last, if they are asked for: of a function whose results
+        are cached, only one test is seen to reach it.
         """
         reached = self.tests[function] or {
             min(tests, key=self.seconds.__getitem__) for tests in by_file(self.seconds).values()
@@ -178,13 +184,16 @@ class Reach:
         for test in sorted(reached, key=lambda test: (self.seconds[test], test)):
             cases[test.split("[")[0]] += 1
             cost[test] = self.seconds[test] * cases[test.split("[")[0]]
+        further = self.of_file[file_of(function)] - reached if whole_file else set()
+        cost |= {test: budget + self.seconds[test] for test in further}
         if first in self.seconds:
             cost[first] = 0.0
+        left = budget
         chosen: list[str] = []
         begun: set[str] = set()
         for test in sorted(cost, key=cost.__getitem__):
-            budget -= self.seconds[test] + (0.0 if file_of(test) in begun else self.collecting[file_of(test)])
-            if budget < 0 and chosen:
+            left -= self.seconds[test] + (0.0 if file_of(test) in begun else self.collecting[file_of(test)])
+            if left < 0 and chosen:
                 break
             chosen.append(test)
             begun.add(file_of(test))
