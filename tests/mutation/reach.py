@@ -19,11 +19,13 @@ from typing import Any
 import pytest
 import torch
 
+from tests.fast import ROOT, tests_of
 from tests.mutation.faults import CODE, functions
 from tests.mutation.forks import Plugin, Work, in_forks
 
 TOGETHER = 6  # test files in one fork
 LONGEST = 3 * 3600  # seconds of such a fork
+ELSEWHERE = 5.0  # times that a test of another room counts as longer
 
 
 class Traced(Plugin):
@@ -171,19 +173,23 @@ class Reach:
     def choose(self, function: str, first: str | None, budget: float, whole_file: bool = False) -> dict[str, float]:
         """Return tests that reach a function and their seconds: ``first``, then as many as the budget allows.
 
-        Quick tests come before slow ones, and tests before further cases of the same one; those of a file stay
-        together. A function that no test is seen to reach (it runs in other processes) has the quickest of each file.
-        Tests that reach anything in the function's file come last, if they are asked for: of a function whose results
-        are cached, only one test is seen to reach it.
+        Tests of the function's file or room come before others, as in ``make fast``, quick tests before slow ones, and
+        tests before further cases of the same one; those of a file stay together. A function that no test is seen to
+        reach (it runs in other processes) has the quickest of each file. Tests that reach anything in the function's
+        file come last, if they are asked for: of a function whose results are cached, only one test is seen to reach
+        it.
         """
         reached = self.tests[function] or {
             min(tests, key=self.seconds.__getitem__) for tests in by_file(self.seconds).values()
         }
+        near = [path.relative_to(ROOT).as_posix() for path in tests_of(Path(file_of(function)))]
         cases: Counter[str] = Counter()
         cost: dict[str, float] = {}
         for test in sorted(reached, key=lambda test: (self.seconds[test], test)):
             cases[test.split("[")[0]] += 1
             cost[test] = self.seconds[test] * cases[test.split("[")[0]]
+            if not file_of(test).startswith(tuple(near)):
+                cost[test] *= ELSEWHERE
         further = self.of_file[file_of(function)] - reached if whole_file else set()
         cost |= {test: budget + self.seconds[test] for test in further}
         if first in self.seconds:
