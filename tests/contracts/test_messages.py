@@ -14,13 +14,14 @@ import pytest
 import torch
 from helpers.algorithms import public
 from helpers.small_table import small
+from helpers.tiny_files import eicu_tables, write_eicu
 from helpers.toys import Fixed, Quadratic, fit_clients, quadratic_clients
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fl_lightning as fl
 from fl_lightning import experiment, metrics, partitioners, parts
-from fl_lightning.datamodules import CIFAR10DataModule, TorchDatasetDataModule
+from fl_lightning.datamodules import CIFAR10DataModule, EICUDataModule, TableDataModule, TorchDatasetDataModule
 from fl_lightning.diagnostics import UpdateNorms
 from fl_lightning.executors import Executor, SequentialExecutor, make_executor
 from fl_lightning.partitioners import IIDPartitioner, TopicGraph
@@ -81,6 +82,12 @@ def another_exchange(tmp_path: Path) -> None:
     trainer = train(fl.FedAvg(1.0, exchange=parts.TopK(0.5)))
     trainer.save_checkpoint(tmp_path / "first.ckpt")
     train(fl.FedAvg(1.0, exchange=parts.TopK(0.5, error_feedback=False)), ckpt_path=tmp_path / "first.ckpt")
+
+
+def a_column(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("x,size\n1,2\n2,big\n")
+    data = TableDataModule(tmp_path / "rows.csv", "size", partitioner=IIDPartitioner(2), regression=True)
+    data.setup("fit")
 
 
 def a_file_for_a_folder(tmp_path: Path) -> None:
@@ -156,6 +163,20 @@ ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
         lambda _: metrics.accuracy(torch.zeros(3, 2), torch.tensor([0.5, 1.5, 2.5])),
         ["(3, 2)", "(3,)", "float32 from 0.5 to 2.5"],
     ),
+    "a count": (lambda _: fl.FedAvg(local_epochs=0), ["`local_epochs`", "whole number in [1, inf)", "got 0"]),
+    "a step of moves": (
+        lambda _: partitioners.FeatureQPPartitioner(2, step=1.5, step_rule="relative").draw_solution([3.0], [1]),
+        ["got 1.5"],
+    ),
+    "a target": (
+        lambda _: fl.TensorDataModule([(X, X)], target=5).outputs_and_targets((X, X), X),
+        ["which has 2", "got 5"],
+    ),
+    "a column": (a_column, ["`label` column 'size'"]),
+    "hospitals": (
+        lambda tmp_path: EICUDataModule(write_eicu(tmp_path, eicu_tables({1: 5}, {1: 3})), cohort="paper").load(),
+        ["cohort='paper'", "%", "eicu"],
+    ),
     "homes": (
         lambda _: partitioners.entropy_curve(TopicGraph(("a", "b"), np.array([[0, 1]])), np.full(40, 7), LABELS),
         ["0 to 1", "7 to 7"],
@@ -204,3 +225,15 @@ def test_first_lines_of_a_fit(caplog: pytest.LogCaptureFixture) -> None:
     values = ["FedAvg(clients_per_round=2", "3 clients train (7 samples)", "2 train in each round"]
     values += ["2 of 9 samples", "by Own"]
     assert [value for value in values if value not in told] == [], told
+
+
+def test_an_error_of_a_step_names_round_client_and_batch() -> None:
+    class Failing(Quadratic):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            if len(batch[0]) == 3:
+                raise ValueError("odd")
+            return super().training_step(batch, batch_idx)
+
+    with pytest.raises(ValueError, match="odd") as error:
+        fit_clients(fl.FedAvg(1.0), Failing(0.1), quadratic_clients([1.0, 1.0], [1.0, 1.0], [2, 3]))
+    assert error.value.__notes__ == ["In round 1, client 1, batch: (3,) torch.float64, (3,) torch.float64."]

@@ -10,6 +10,7 @@ from helpers.tiny_files import covertype_line, set_up, write_covertype
 
 from fl_lightning.data import SampleSplit, WithinClientSplit
 from fl_lightning.datamodules import CovertypeDataModule
+from fl_lightning.datamodules.covertype import URL
 from fl_lightning.partitioners import IIDPartitioner, Partition
 
 # elevation, area, soil type and cover type of each row; the other nine numbers are the row's number
@@ -123,6 +124,16 @@ def test_a_missing_file_is_downloaded_once(folder, monkeypatch):
     for _ in range(2):
         assert len(ready(folder).labels) == 18
     assert len(calls) == 1
+
+
+def test_a_download_that_fails_names_the_address_and_the_place(folder, monkeypatch):
+    def fail(url, dst):
+        raise OSError("no route")
+
+    (folder / "covertype" / "covtype.data.gz").unlink()
+    monkeypatch.setattr(torch.hub, "download_url_to_file", fail)
+    with pytest.raises(RuntimeError, match=rf"{URL} could not be downloaded \(no route\).*covtype\.data\.gz"):
+        ready(folder)
 
 
 @pytest.mark.realdata
