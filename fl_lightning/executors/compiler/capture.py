@@ -35,6 +35,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 from torch._dynamo import config
+from torch._dynamo.types import GuardFilterEntry
 from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.errors import CannotVectorize
@@ -49,6 +50,7 @@ from fl_lightning.executors.compiler.graph import Place, StackedGraph
 from fl_lightning.executors.compiler.host_draws import draw_of, host_draw, host_draws_noted
 from fl_lightning.executors.compiler.kept import WatchedContainers, is_of_watched
 from fl_lightning.executors.compiler.nested import inline_checkpoints
+from fl_lightning.executors.compiler.nodes import inputs_of, nodes_of
 from fl_lightning.executors.compiler.notes import WatchedMetrics, logging_to, note_log
 from fl_lightning.executors.compiler.numbers import (
     CHANGING,
@@ -358,9 +360,9 @@ class CapturedStep:
         inline_checkpoints(module, source)
         # A parameter that the step has from the optimizer becomes an input as all others, and so does a draw.
         further: list[Any] = []
-        for node in source.nodes:
+        for node in nodes_of(source):
             if node.op == "get_attr" and node.target in module._parameters:
-                further.append(getattr(module, node.target))
+                further.append(module._parameters[node.target])
             elif node.target is host_draw:
                 further.append(Place("drawn", draw_of(node)))
                 node.args = ()
@@ -377,7 +379,7 @@ class CapturedStep:
 
         return call
 
-    def _note_guards(self, guards: Any) -> list[bool]:
+    def _note_guards(self, guards: Sequence[GuardFilterEntry]) -> list[bool]:
         """Note on what the step that is being captured depends; all guards stay."""
         self._dependence = Dependence.of(guards, self._changing(), reads_gradients=self._hook in GRADIENT_HOOKS)
         return [True] * len(guards)
@@ -392,8 +394,7 @@ class CapturedStep:
         """
         graph = called.graph.graph
         outputs: Any = graph.output_node().args[0]
-        inputs = [node for node in graph.nodes if node.op == "placeholder"]
-        nodes = dict(zip(map(id, called.inputs), inputs, strict=True))
+        nodes = dict(zip(map(id, called.inputs), inputs_of(graph), strict=True))
         nodes.update(zip(map(id, called.outputs), outputs, strict=True))
         parts = {id(vars(part)): part for part in self._module.modules()}
         for change in kept:

@@ -16,15 +16,18 @@ import dis
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch._dynamo.bytecode_transformation import Instruction
 from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, has_static_value
 
 from fl_lightning.executors.compiler.dependence import is_captured_for_stack
+
+Translate: TypeAlias = Callable[[InstructionTranslatorBase, Instruction], None]
 
 #: What Python calls jumps that are made if a value is false, and if it is true.
 _IF_FALSE = ("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE")
@@ -70,7 +73,7 @@ def _translators(kind: type) -> list[type]:
     return found
 
 
-def _jump(usual: Callable[[Any, Any], None], *, if_true: bool) -> Callable[[Any, Any], None]:
+def _jump(usual: Translate, *, if_true: bool) -> Translate:
     """Return what translates a jump.
 
     Args:
@@ -78,7 +81,7 @@ def _jump(usual: Callable[[Any, Any], None], *, if_true: bool) -> Callable[[Any,
         if_true: Whether it jumps if the value is true, and otherwise if it is false.
     """
 
-    def translate(translator: Any, instruction: Any) -> None:
+    def translate(translator: InstructionTranslatorBase, instruction: Instruction) -> None:
         value = translator.stack[-1]
         passes = _passes_end(translator, instruction)
         if not _is_of_tensors(value) or not (passes or _leads_to_end(translator, instruction)):
@@ -105,21 +108,27 @@ def _is_of_tensors(value: Any) -> bool:
     return isinstance(value, TensorVariable)
 
 
-def _passes_end(translator: Any, jump: Any) -> bool:
+def _passes_end(translator: InstructionTranslatorBase, jump: Instruction) -> bool:
     """Whether the lines that a jump passes over end by raising an error, or by returning nothing."""
-    return _gives_up(translator.instructions[translator.instruction_pointer : translator.indexof[jump.target]])
+    return _gives_up(translator.instructions[translator.instruction_pointer : _place_of_target(translator, jump)])
 
 
-def _leads_to_end(translator: Any, jump: Any) -> bool:
+def _leads_to_end(translator: InstructionTranslatorBase, jump: Instruction) -> bool:
     """Whether a jump leads to such lines, as that of ``if one or other: raise ...`` after ``one`` does."""
-    begin = translator.indexof[jump.target]
+    begin = _place_of_target(translator, jump)
     before = translator.instructions[begin - 1]
     if before.opname not in (*_IF_FALSE, *_IF_TRUE) or before.target is None:
         return False
-    return _gives_up(translator.instructions[begin : translator.indexof[before.target]])
+    return _gives_up(translator.instructions[begin : _place_of_target(translator, before)])
 
 
-def _gives_up(lines: Sequence[Any]) -> bool:
+def _place_of_target(translator: InstructionTranslatorBase, jump: Instruction) -> int:
+    """Return the place of the instruction to which a jump leads."""
+    assert jump.target is not None
+    return translator.indexof[jump.target]
+
+
+def _gives_up(lines: Sequence[Instruction]) -> bool:
     """Whether instructions end by raising an error, or by returning nothing."""
     if not lines:
         return False

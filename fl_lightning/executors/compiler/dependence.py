@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._dynamo.types import GuardFilterEntry
 
 from fl_lightning._lightning.stacks.watching import STEPS_SO_FAR, is_watched
 from fl_lightning.executors.compiler.causes import readable
@@ -55,7 +56,9 @@ class Dependence:
     refusal: str | None = None
 
     @classmethod
-    def of(cls, guards: Sequence[Any], changing: Collection[int], *, reads_gradients: bool = False) -> Dependence:
+    def of(
+        cls, guards: Sequence[GuardFilterEntry], changing: Collection[int], *, reads_gradients: bool = False
+    ) -> Dependence:
         """Read Dynamo's guards.
 
         Args:
@@ -89,9 +92,9 @@ class Dependence:
         return False
 
 
-def _refusal(guard: Any, value: Any) -> str | None:
+def _refusal(guard: GuardFilterEntry, value: Any) -> str | None:
     """Return why a step that depends on this cannot be stacked; ``None`` if it can."""
-    name: str = guard.name
+    name = guard.name
     if any(value is asking for asking in _ASKING) and not _is_of_torch(guard):
         return "`training_step` asks whether it is compiled, and does something else if it is"
     if guard.guard_type == "CLASS_MATCH" and is_watched(value):
@@ -109,13 +112,12 @@ def _refusal(guard: Any, value: Any) -> str | None:
     return None
 
 
-def _is_gradient(guard: Any) -> bool:
+def _is_gradient(guard: GuardFilterEntry) -> bool:
     """Whether a guard looks at a parameter's gradient; a closure of this name is that of ``torch.func.grad``."""
-    name: str = guard.name
-    return name.endswith(".grad") and guard.guard_type != "CLOSURE_MATCH"
+    return guard.name.endswith(".grad") and guard.guard_type != "CLOSURE_MATCH"
 
 
-def _seen_by(guard: Any) -> tuple[str, str]:
+def _seen_by(guard: GuardFilterEntry) -> tuple[str, str]:
     """Return what a guard looks at, and what of it: of a dictionary, say, whether it has a certain key."""
     options: Any = ""
     if guard.guard_type != "TENSOR_MATCH":
@@ -125,9 +127,9 @@ def _seen_by(guard: Any) -> tuple[str, str]:
     return name, f"{guard.guard_type} {options}"
 
 
-def _is_of_torch(guard: Any) -> bool:
+def _is_of_torch(guard: GuardFilterEntry) -> bool:
     """Whether PyTorch's own code, or the library's, has led to a guard."""
     if _OF_LIBRARY in guard.name:
         return True
     frames = guard.orig_guard.user_stack
-    return bool(frames) and frames[-1].filename.startswith(_TORCH)
+    return frames is not None and len(frames) > 0 and frames[-1].filename.startswith(_TORCH)

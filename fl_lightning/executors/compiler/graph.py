@@ -27,6 +27,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.executors.compiler.causes import errors_of_step
+from fl_lightning.executors.compiler.nodes import nodes_of
 from fl_lightning.executors.compiler.number_of_clients import FEW, MORE, Size, graph_for_any, resized
 from fl_lightning.executors.compiler.simplification import (
     call_fastest,
@@ -152,7 +153,7 @@ class StackedGraph:
     def __init__(self, root: fx.GraphModule | None, graph: fx.Graph) -> None:
         self._takes_zeros = replace_unmapped(graph)
         self._module = fx.GraphModule(root or {}, graph)
-        self._draws = any(map(draws_by_name, graph.nodes))
+        self._draws = any(map(draws_by_name, nodes_of(graph)))
         self._traced: dict[Any, _Traced] = {}
         self._flat: dict[Any, _FlatList] = {}
         #: What the step under way is taken with, for the functions that its flat list calls.

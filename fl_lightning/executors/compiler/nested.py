@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning.executors.compiler.nodes import inputs_of, node_at, nodes_of
 
 #: Keeps the place of a tensor among the values that a backward pass needs.
 _A_TENSOR = object()
@@ -24,14 +25,15 @@ def inline_checkpoints(root: nn.Module, graph: fx.Graph) -> None:
         root: Holds the graphs that are called.
         graph: The graph, which is changed.
     """
-    for node in list(graph.nodes):
+    for node in nodes_of(graph):
         if node.target is not torch.ops.higher_order.tag_activation_checkpoint:
             continue
-        called, *given = node.args
-        part: Any = getattr(root, called.target)
-        inputs = [each for each in part.graph.nodes if each.op == "placeholder"]
+        called = node_at(node, 0)
+        given: Any = node.args[1:]
+        part = root.get_submodule(str(called.target))
+        assert isinstance(part, fx.GraphModule)
         with graph.inserting_before(node):
-            outputs: Any = graph.graph_copy(part.graph, dict(zip(inputs, given, strict=True)))
+            outputs: Any = graph.graph_copy(part.graph, dict(zip(inputs_of(part.graph), given, strict=True)))
         for user in list(node.users):
             # What is called returns a tuple.
             user.replace_all_uses_with(outputs[user.args[1]])

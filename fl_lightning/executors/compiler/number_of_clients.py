@@ -17,6 +17,7 @@ from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning.executors.compiler.nodes import nodes_of
 
 #: The two numbers of clients.
 FEW = 5
@@ -82,7 +83,7 @@ def graph_for_any(few: fx.Graph, more: fx.Graph) -> tuple[fx.Graph, list[Size]]:
             raise DependsOnNumber
         return input_of(Size(of_few, of_more - of_few))
 
-    for node, twin in zip(few.nodes, more.nodes, strict=True):
+    for node, twin in zip(nodes_of(few), nodes_of(more), strict=True):
         leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
         other_leaves, other_spec = pytree.tree_flatten((twin.args, twin.kwargs))
         if (node.op, node.target, spec) != (twin.op, twin.target, other_spec):

@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.stacks.watching import STEPS_SO_FAR
 from fl_lightning.executors.compiler.causes import SELECTS
+from fl_lightning.executors.compiler.nodes import example_number, example_of, inputs_of, nodes_of
 
 #: What Dynamo calls whole numbers that change, as patterns.
 CHANGING = rf"L\['batch_idx'\],.*\.epoch_progress\.current\.completed,.*{STEPS_SO_FAR}"
@@ -60,14 +61,14 @@ def numbers_as_tensors(graph: fx.Graph, inputs: Sequence[Any]) -> list[Any]:
         graph: The graph, as Dynamo captured it.
         inputs: Its inputs.
     """
-    nodes = [node for node in graph.nodes if node.op == "placeholder"]
+    nodes = inputs_of(graph)
     if not any(_is_whole_number(node) for node in nodes):
         return list(inputs)
     in_sizes = _symbols_in_sizes(graph)
     found: list[Any] = []
     for node, value in zip(nodes, inputs, strict=True):
         is_number = _is_whole_number(node) and type(value) is int
-        if is_number and not node.meta["example_value"].node.expr.free_symbols & in_sizes:
+        if is_number and not _symbols_of(example_number(node)) & in_sizes:
             found.append(torch.tensor(value))
         else:
             found.append(value)
@@ -80,10 +81,9 @@ def input_of_steps(graph: fx.Graph) -> int | None:
     Raises:
         CannotVectorize: If it is the size of a tensor.
     """
-    nodes = [node for node in graph.nodes if node.op == "placeholder"]
-    for place, node in enumerate(nodes):
+    for place, node in enumerate(inputs_of(graph)):
         if STEPS_SO_FAR in str(node.target) and _is_whole_number(node):
-            if node.meta["example_value"].node.expr.free_symbols & _symbols_in_sizes(graph):
+            if _symbols_of(example_number(node)) & _symbols_in_sizes(graph):
                 raise CannotVectorize("a tensor has `global_step` as its size, of which each client has its own")
             return place
     return None
@@ -91,10 +91,10 @@ def input_of_steps(graph: fx.Graph) -> int | None:
 
 def is_decided_by(graph: fx.Graph, place: int) -> bool:
     """Whether Python has decided something by an input of a captured graph, so that another graph serves others."""
-    nodes = [node for node in graph.nodes if node.op == "placeholder"]
-    number = nodes[place].meta["example_value"].node
-    environment = number.shape_env
-    symbols = number.expr.free_symbols
+    number = example_number(inputs_of(graph)[place])
+    environment = number.node.shape_env
+    assert environment is not None
+    symbols = _symbols_of(number)
     if not symbols or symbols & environment.replacements.keys():
         return True
     return any(symbols & guard.expr.free_symbols for guard in environment.guards)
@@ -102,7 +102,7 @@ def is_decided_by(graph: fx.Graph, place: int) -> bool:
 
 def check_sizes(graph: fx.Graph) -> None:
     """Raise ``CannotVectorize`` if a tensor's size depends on values, as that of ``x[x > 0]`` does."""
-    for node in graph.nodes:
+    for node in nodes_of(graph):
         for tensor in _tensors_of(node):
             for size in tensor.shape:
                 if isinstance(size, torch.SymInt) and not _is_known(size):
@@ -113,22 +113,28 @@ def _is_known(size: torch.SymInt) -> bool:
     return size.node.has_hint() or size.node.maybe_as_int() is not None
 
 
+def _symbols_of(size: torch.SymInt) -> set[Any]:
+    """Return the symbols on which a size depends."""
+    symbols: set[Any] = size.node.expr.free_symbols
+    return symbols
+
+
 def _is_whole_number(node: fx.Node) -> bool:
-    return isinstance(node.meta.get("example_value"), torch.SymInt)
+    return isinstance(example_of(node), torch.SymInt)
 
 
 def _symbols_in_sizes(graph: fx.Graph) -> set[Any]:
     """Return the symbols on which sizes of the graph's tensors depend."""
     found: set[Any] = set()
-    for node in graph.nodes:
+    for node in nodes_of(graph):
         for tensor in _tensors_of(node):
             for size in tensor.shape:
                 if isinstance(size, torch.SymInt):
-                    found |= size.node.expr.free_symbols
+                    found |= _symbols_of(size)
     return found
 
 
 def _tensors_of(node: fx.Node) -> list[Tensor]:
     """Return the tensors that a node stands for."""
-    leaves = pytree.tree_leaves(node.meta.get("example_value"))
+    leaves = pytree.tree_leaves(example_of(node))
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]

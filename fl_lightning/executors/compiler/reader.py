@@ -27,6 +27,7 @@ from fl_lightning._lightning.stacks.recording import (
     Text,
     logged_type,
 )
+from fl_lightning.executors.compiler.nodes import example_of, inputs_of, nodes_of
 from fl_lightning.executors.compiler.notes import NOTES, REDUCTIONS, MetricObject, logged, part_of_value
 
 
@@ -69,21 +70,22 @@ class Reader:
         self._values_of_metrics: dict[Any, BatchValue] = {}
         self._kept_nodes: list[fx.Node] = []
         outputs: Any = self.graph.graph_copy(source, {})
-        notes = [node for node in self.graph.nodes if node.target in (*NOTES, Text, torch._assert_async)]
+        notes = [node for node in nodes_of(self.graph) if node.target in (*NOTES, Text, torch._assert_async)]
         for node in notes:
             with self.graph.inserting_before(node):
+                given: Any = node.args
                 if node.target is logged:
-                    self._read_log(*node.args)
+                    self._read_log(*given)
                 elif node.target is part_of_value:
                     self._read_part(node)
                 elif node.target is torch._assert_async:
-                    self.logged.conditions.append(self._keep(node.args[0]))
+                    self.logged.conditions.append(self._keep(given[0]))
                 elif node.target is not Text:
                     self._read_metric_call(node)
         # Notes use each other's values: the last goes first.
         for node in reversed(notes):
             self.graph.erase_node(node)
-        inputs = [node for node in self.graph.nodes if node.op == "placeholder"]
+        inputs = inputs_of(self.graph)
         for output, buffer in assigned.items():
             self.graph.call_method("copy_", (inputs[buffer], outputs[output]))
         self.graph.output((outputs[loss], *self._kept_nodes))
@@ -168,7 +170,7 @@ def _kept(value: Any, dtype: torch.dtype | None) -> Tensor:
 
 def _kind_of_number(node: fx.Node) -> type | None:
     """Return the type of the number that a node stands for; ``None`` for a tensor."""
-    found = node.meta.get("example_value")
+    found = example_of(node)
     if found is None or isinstance(found, Tensor):
         return None
     return float if isinstance(found, (float, torch.SymFloat)) else int

@@ -20,6 +20,8 @@ from torch import Tensor, fx
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
+from fl_lightning.executors.compiler.nodes import example_of, example_tensor
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -113,7 +115,7 @@ class Rows:
         """Whether a node's tensors have a row for each sample."""
         if self._rows is not None:
             return node in self._rows
-        value = node.meta.get("example_value")
+        value = example_of(node)
         values = value if isinstance(value, (tuple, list)) else [value]
         return all(isinstance(own, Tensor) and own.dim() > 0 and own.shape[0] == self._size for own in values)
 
@@ -172,7 +174,7 @@ class Rows:
             if self.of_samples(own):
                 if _dims(own) != dims:
                     return False
-            elif _dims(own) > dims or (_dims(own) == dims and own.meta["example_value"].shape[0] != 1):
+            elif _dims(own) > dims or (_dims(own) == dims and example_tensor(own).shape[0] != 1):
                 return False
         return True
 
@@ -207,11 +209,11 @@ def nodes_given(node: fx.Node) -> list[fx.Node]:
 
 def tensors_of(node: fx.Node) -> list[fx.Node]:
     """Return the arguments of a node that are tensors, each once."""
-    return [own for own in node.all_input_nodes if isinstance(own.meta.get("example_value"), Tensor)]
+    return [own for own in node.all_input_nodes if isinstance(example_of(own), Tensor)]
 
 
 def _dims(node: fx.Node) -> int:
-    value = node.meta.get("example_value")
+    value = example_of(node)
     return value.dim() if isinstance(value, Tensor) else -1
 
 
@@ -315,7 +317,7 @@ def _indexed(rows: Rows, node: fx.Node, first: fx.Node) -> bool:
     value, index = node.args
     if not isinstance(value, fx.Node) or not rows.of_samples(value):
         return False
-    if not isinstance(value.meta.get("example_value"), Tensor):
+    if not isinstance(example_of(value), Tensor):
         # It is one of several results.
         return type(index) is int
     chosen: Any = index if isinstance(index, tuple) else (index,)

@@ -24,6 +24,7 @@ from torch.utils import _pytree as pytree
 
 from fl_lightning.executors.compiler.capture import Step
 from fl_lightning.executors.compiler.graph import Place
+from fl_lightning.executors.compiler.nodes import inputs_of, nodes_of
 from fl_lightning.executors.compiler.notes import NOTES, logged
 from fl_lightning.executors.compiler.rows import Rows, name_of, nodes_given
 from fl_lightning.executors.compiler.sizes import NotOfSamples, Sizes
@@ -66,7 +67,7 @@ def weighted_graph(step: Step, inputs: Sequence[Any], size: int, sizes: Sizes | 
     graph = fx.Graph(step.source.owning_module)
     copies: dict[fx.Node, fx.Node] = {}
     outputs: Any = graph.graph_copy(step.source, copies)
-    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    placeholders = inputs_of(graph)
     with graph.inserting_after(placeholders[-1]):
         weights = graph.placeholder("weights")
     sized: dict[fx.Node, set[int]] = {}
@@ -77,7 +78,7 @@ def weighted_graph(step: Step, inputs: Sequence[Any], size: int, sizes: Sizes | 
     kinds = _Kinds(weights, size, sized, rows)
     for node, place in zip(placeholders, inputs, strict=True):
         kinds.add_input(node, place)
-    for node in list(graph.nodes):
+    for node in nodes_of(graph):
         if node.op != "placeholder":
             kinds.add(node)
     if kinds.of[outputs[0]] in (_SAMPLES, _SUM):

@@ -11,7 +11,7 @@ draws random numbers or changes anything is refused. The rate is what the functi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import count
@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._dynamo import config
+from torch._dynamo.types import GuardFilterEntry
 from torch.optim.lr_scheduler import LambdaLR, MultiplicativeLR
 
 from fl_lightning._lightning.errors import CannotVectorize
@@ -28,6 +29,7 @@ from fl_lightning._lightning.stacks.stacked_loop import StackedLoop
 from fl_lightning._lightning.stacks.watching import WatchedTrainer
 from fl_lightning.executors.compiler.causes import cause_of, effects_of
 from fl_lightning.executors.compiler.dependence import Dependence
+from fl_lightning.executors.compiler.nodes import inputs_of
 from fl_lightning.executors.compiler.unmapped import functions_for_capture
 
 _OPTIONS: dict[str, Any] = {
@@ -108,12 +110,12 @@ class ScheduleFunctions:
 
     def _backend(self, module: fx.GraphModule, inputs: Any, **options: Any) -> Callable[..., tuple[Tensor, ...]]:
         """Return what Dynamo calls in the place of a graph, which computes nothing."""
-        if any("random_value" in str(node.target) for node in module.graph.nodes if node.op == "placeholder"):
+        if any("random_value" in str(node.target) for node in inputs_of(module.graph)):
             self._refusal = "the function of a learning-rate schedule draws random numbers"
         outputs: Any = module.graph.output_node().args[0]
         return lambda *given: tuple(torch.zeros(()) for _ in outputs)
 
-    def _note_guards(self, guards: Any) -> list[bool]:
+    def _note_guards(self, guards: Sequence[GuardFilterEntry]) -> list[bool]:
         """Note why a function that depends on this is refused; all guards stay."""
         dependence = Dependence.of(guards, ())
         reads_steps = any(map(dependence.mentions, self._kept()))

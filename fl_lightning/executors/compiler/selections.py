@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.executors.compiler.causes import SELECTS
+from fl_lightning.executors.compiler.nodes import example_of, example_tensor, node_at, nodes_of
 from fl_lightning.executors.compiler.rows import Rows, argument, name_of
 from fl_lightning.executors.compiler.unmapped import CHECKS, mapped_function
 from fl_lightning.executors.stack.randomness import draws_by_name
@@ -43,27 +44,30 @@ def replace_selections(module: fx.GraphModule) -> None:
         CannotVectorize: If a step does something else with what it selects.
     """
     graph = module.graph
-    if not any(_selects(node) for node in graph.nodes):
+    if all(_mask_of(node) is None for node in nodes_of(graph)):
         return
     _erase_checks(graph)
     _replace_constant_masks(module)
     selections = _Selections(graph)
-    for node in list(graph.nodes):
+    for node in nodes_of(graph):
         selections.replace(node)
 
 
-def _selects(node: fx.Node) -> bool:
-    """Whether a node selects by one mask."""
+def _mask_of(node: fx.Node) -> fx.Node | None:
+    """Return the mask by which a node selects; ``None`` if it does not, or by several."""
     if name_of(node) not in ("getitem", "masked_select") or len(node.args) != 2:
-        return False
+        return None
     mask = node.args[1]
-    value = mask.meta.get("example_value") if isinstance(mask, fx.Node) else None
-    return isinstance(value, Tensor) and value.dtype == torch.bool and value.dim() > 0
+    if not isinstance(mask, fx.Node):
+        return None
+    value = example_of(mask)
+    is_mask = isinstance(value, Tensor) and value.dtype == torch.bool and value.dim() > 0
+    return mask if is_mask else None
 
 
 def _erase_checks(graph: fx.Graph) -> None:
     """Erase PyTorch's own questions about the number of selected rows."""
-    for node in reversed(list(graph.nodes)):
+    for node in reversed(nodes_of(graph)):
         is_question = name_of(node) in ("ge", "le", "eq", _SIZE) and not _is_tensor(node)
         is_check = getattr(node.target, "__name__", "").removesuffix(".default") in CHECKS
         if is_check or (is_question and not node.users):
@@ -71,7 +75,7 @@ def _erase_checks(graph: fx.Graph) -> None:
 
 
 def _is_tensor(node: fx.Node) -> bool:
-    return isinstance(node.meta.get("example_value"), Tensor)
+    return isinstance(example_of(node), Tensor)
 
 
 # ---- masks that are the same for all clients ----
@@ -80,37 +84,39 @@ def _is_tensor(node: fx.Node) -> bool:
 def _replace_constant_masks(module: fx.GraphModule) -> None:
     """Compute what depends on no input, and let constant masks select by places."""
     graph = module.graph
-    known: dict[fx.Node, Any] = {}
+    known: dict[fx.Node, Tensor] = {}
     # What depends on nothing but the number of samples, where that is another for several short batches.
     sized: set[fx.Node] = set()
     # How many rows constant masks select, by PyTorch's symbols of these numbers.
     numbers: dict[Any, int] = {}
-    for node in list(graph.nodes):
+    for node in nodes_of(graph):
         given = node.all_input_nodes
-        is_number = node.op == "placeholder" and isinstance(node.meta.get("example_value"), torch.SymInt)
+        is_number = node.op == "placeholder" and isinstance(example_of(node), torch.SymInt)
         is_sized = given and all(own in sized or own in known for own in given) and not draws_by_name(node)
         if is_number or is_sized:
             sized.add(node)
-        if _selects(node) and node.args[1] in sized - known.keys() and _has_unknown_rows(node):
+        mask = _mask_of(node)
+        if mask in sized - known.keys() and _has_unknown_rows(node):
             raise CannotVectorize(_UNEQUAL)
         is_constant = all(own in known for own in given) and node.op.startswith("call") and not draws_by_name(node)
-        if _selects(node) and node.args[1] in known:
-            number = sum(own.op == "get_attr" for own in graph.nodes)
+        if mask is not None and mask in known:
+            number = sum(own.op == "get_attr" for own in nodes_of(graph))
             places: list[fx.Node] = []
-            for dim, indices in enumerate(known[node.args[1]].nonzero(as_tuple=True)):
+            for dim, indices in enumerate(known[mask].nonzero(as_tuple=True)):
                 name = f"places_{number}_{dim}"
                 module.register_buffer(name, indices)
                 with graph.inserting_before(node):
                     places.append(graph.get_attr(name))
                 places[-1].meta["example_value"] = indices
-            if node.args[0] in known:
-                known[node] = known[node.args[0]][known[node.args[1]]]
+            value = node_at(node, 0)
+            if value in known:
+                known[node] = known[value][known[mask]]
             node.op = "call_function"
             node.target = operator.getitem
-            node.args = (node.args[0], tuple(places))
+            node.args = (value, tuple(places))
             if _has_unknown_rows(node):
-                rows: Any = node.meta["example_value"].shape[0]
-                numbers[rows.node.expr] = len(places[0].meta["example_value"])
+                rows: Any = example_tensor(node).shape[0]
+                numbers[rows.node.expr] = len(example_tensor(places[0]))
         elif is_constant and _is_tensor(node):
             args, kwargs = fx.map_arg((node.args, node.kwargs), lambda own: known[own])
             with torch.no_grad():
@@ -120,7 +126,7 @@ def _replace_constant_masks(module: fx.GraphModule) -> None:
             for own in given:
                 if name_of(node) == "setitem" or getattr(node.target, "__name__", str(node.target)).endswith("_"):
                     known.pop(own, None)
-    for node in list(graph.nodes):
+    for node in nodes_of(graph):
         _replace_numbers(node, numbers)
 
 
@@ -133,7 +139,7 @@ def _replace_numbers(node: fx.Node, numbers: dict[Any, int]) -> None:
         number = size.node.expr.subs(numbers)
         return int(number) if number.is_number else size
 
-    value = node.meta.get("example_value")
+    value = example_of(node)
     if isinstance(value, Tensor) and numbers:
         node.meta["example_value"] = value.new_empty([known(size) for size in value.shape])
     elif isinstance(value, torch.SymInt) and type(known(value)) is int:
@@ -163,34 +169,33 @@ class _Selections:
         self._graph = graph
         #: The masks of nodes that have selected rows.
         self._masks: dict[fx.Node, fx.Node] = {}
-        leading = {node for node in graph.nodes if _has_unknown_rows(node)}
+        leading = {node for node in nodes_of(graph) if _has_unknown_rows(node)}
         self._rows = Rows(-1, self._masks.__contains__, leading)
         self._counts: set[fx.Node] = set()
 
     def replace(self, node: fx.Node) -> None:
         """Replace a node, after those that it is given."""
         masks = [self._masks[own] for own in node.all_input_nodes if own in self._masks]
-        if _selects(node) and _has_unknown_rows(node) and not masks:
-            self._fill(node)
+        mask = _mask_of(node)
+        if mask is not None and _has_unknown_rows(node) and not masks:
+            self._fill(node, mask)
         elif masks:
-            if any(mask is not masks[0] for mask in masks):
+            if any(each is not masks[0] for each in masks):
                 raise CannotVectorize(SELECTS)
             self._use(node, masks[0])
         elif any(own in self._counts for own in node.all_input_nodes) and name_of(node) not in _OF_COUNTS:
             raise CannotVectorize(SELECTS)
 
-    def _fill(self, node: fx.Node) -> None:
-        value: Any
-        mask: Any
-        value, mask = node.args
-        is_of_values = mask.meta["example_value"].dim() > 1
-        if is_of_values and mask.meta["example_value"].shape != value.meta["example_value"].shape:
+    def _fill(self, node: fx.Node, mask: fx.Node) -> None:
+        value = node_at(node, 0)
+        is_of_values = example_tensor(mask).dim() > 1
+        if is_of_values and example_tensor(mask).shape != example_tensor(value).shape:
             raise CannotVectorize(SELECTS)
         if is_of_values:
             with self._graph.inserting_before(node):
                 value = self._graph.call_method("flatten", (value,))
                 flat = self._graph.call_method("flatten", (mask,))
-            flat.meta["example_value"] = mask.meta["example_value"].flatten()
+            flat.meta["example_value"] = example_tensor(mask).flatten()
             mask = flat
         node.op = "call_function"
         node.target = _filled
@@ -199,8 +204,8 @@ class _Selections:
 
     def _note(self, node: fx.Node, mask: fx.Node) -> None:
         """Note that a node has selected rows, and as many rows as its mask."""
-        value: Any = node.meta["example_value"]
-        node.meta["example_value"] = value.new_empty((mask.meta["example_value"].numel(), *value.shape[1:]))
+        value = example_tensor(node)
+        node.meta["example_value"] = value.new_empty((example_tensor(mask).numel(), *value.shape[1:]))
         self._masks[node] = mask
 
     def _use(self, node: fx.Node, mask: fx.Node) -> None:
@@ -233,7 +238,7 @@ class _Selections:
 
 def _has_unknown_rows(node: fx.Node) -> bool:
     """Whether a node has as many rows as values decide."""
-    value = node.meta.get("example_value")
+    value = example_of(node)
     if not isinstance(value, Tensor) or not value.dim():
         return False
     size = value.shape[0]
@@ -279,7 +284,7 @@ def _mean(value: Tensor, mask: Tensor, of_all: bool) -> Tensor:
 def _loss(name: str, mask: Tensor, **options: Any) -> Tensor:
     """Return the mean, or the sum, of the losses of selected rows."""
     function = mapped_function(getattr(F, name))
-    target = options["target"]
+    target: Tensor = options["target"]
     if name in ("cross_entropy", "nll_loss") and not target.is_floating_point():
         ignored = options.get("ignore_index", -100)
         loss: Tensor = function(**{**options, "target": torch.where(_along_rows(mask, target), target, ignored)})

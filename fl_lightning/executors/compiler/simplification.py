@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from fl_lightning.executors.compiler.nodes import node_at, nodes_of
+
 aten = torch.ops.aten
 #: The dimensions that `transpose` turns in a batched product.
 _IN_BATCHES = {(1, 2), (2, 1), (-1, -2), (-2, -1)}
@@ -48,9 +50,9 @@ _IN_GRADIENT = {
 
 def simplify(graph: fx.Graph, draw: Callable[..., Any]) -> None:
     """Leave out operations that change nothing, add within products, and let random operations draw by client."""
-    calls = [node.target for node in graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+    calls = [node.target for node in nodes_of(graph) if isinstance(node.target, torch._ops.OpOverload)]
     writes = any(target._schema.is_mutable for target in calls)
-    for node in list(graph.nodes):
+    for node in nodes_of(graph):
         if node.op != "call_function":
             continue
         same = _is_same_as(node, writes)
@@ -62,14 +64,15 @@ def simplify(graph: fx.Graph, draw: Callable[..., Any]) -> None:
         elif node.target is aten.view.default and _squeezes(node):
             # A sum that does not keep its dimension.
             node.target = aten.sum.dim_IntList
-            node.args = node.args[0].args[:2]
+            node.args = node_at(node, 0).args[:2]
         elif torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            node.args = (node.target, *node.args)
+            function: Any = node.target
+            node.args = (function, *node.args)
             node.target = draw
     if writes:
         return
     # Kernels may lay their results out otherwise than the traced ones, so that a view is not possible.
-    for node in graph.nodes:
+    for node in nodes_of(graph):
         if node.target in (aten.view.default, aten._unsafe_view.default):
             node.target = aten.reshape.default
 
@@ -77,7 +80,7 @@ def simplify(graph: fx.Graph, draw: Callable[..., Any]) -> None:
 def write_in_place(graph: fx.Graph) -> None:
     """Let operations write where they read what nothing else reads: fewer tensors pass through the caches."""
     # From the end, since a tensor that is written to is no new one.
-    for node in reversed(list(graph.nodes)):
+    for node in reversed(nodes_of(graph)):
         first: Any = node.args[0] if node.args else None
         if not isinstance(first, fx.Node) or not _is_new(first) or len(first.users) > 1:
             continue
@@ -149,7 +152,7 @@ def _turned(graph: fx.Graph, factor: Any) -> Any:
 
 def call_fastest(graph: fx.Graph) -> None:
     """Call functions of ``torch``, or methods, that do the same as overloads, in half the time that a call takes."""
-    for node in graph.nodes:
+    for node in nodes_of(graph):
         target = node.target
         if not isinstance(target, torch._ops.OpOverload) or target.namespace != "aten" or target._schema.is_mutable:
             continue
@@ -188,7 +191,7 @@ def _is_same_as(node: fx.Node, writes: bool) -> Any:
         if form is not None and form == _form(first):
             return first
     is_turned_back = node.target is first.target is aten.transpose.int
-    if is_turned_back and _form(node) == _form(first.args[0]):
+    if is_turned_back and _form(node) == _form(node_at(first, 0)):
         return first.args[0]
     return None
 
@@ -196,7 +199,7 @@ def _is_same_as(node: fx.Node, writes: bool) -> Any:
 def _holds_ones(node: fx.Node) -> bool:
     """Whether all values of a node's tensor are 1."""
     while node.target in _RESHAPES:
-        node = node.args[0]  # type: ignore[assignment]
+        node = node_at(node, 0)
     return node.target is aten.ones_like.default
 
 
@@ -239,7 +242,7 @@ def _squeezes(node: fx.Node) -> bool:
     return list(node.meta["val"].shape) == shape
 
 
-def _is_new(node: Any) -> bool:
+def _is_new(node: fx.Node) -> bool:
     """Whether a node's tensor is no view of another one."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
@@ -247,7 +250,7 @@ def _is_new(node: Any) -> bool:
     return not any(own.alias_info for own in target._schema.returns)
 
 
-def _form(node: Any) -> Any:
+def _form(node: fx.Node) -> Any:
     """Return a node's shape, strides and type; ``None`` if it stands for no tensor."""
     value = node.meta.get("val")
     if not isinstance(value, Tensor):

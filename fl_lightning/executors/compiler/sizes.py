@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.executors.compiler.graph import Place
+from fl_lightning.executors.compiler.nodes import example_of, example_tensor, inputs_of, nodes_of
 
 
 class NotOfSamples(CannotVectorize):
@@ -63,12 +64,12 @@ def find_sizes(graph: fx.Graph, inputs: Sequence[Any], shorter: fx.Graph, others
     given_shorter = _by_node(shorter, others)
     samples = _Pair(size, _samples(given_shorter))
     # Where sizes may differ, a graph has nodes that stand for them.
-    nodes = [node for node in shorter.nodes if _sizes_of(node) is None]
+    nodes = [node for node in nodes_of(shorter) if _sizes_of(node) is None]
     if len(nodes) != len(graph.nodes):
         raise NotOfSamples
     found = Sizes()
     twins: dict[fx.Node, fx.Node] = {}
-    for node, twin in zip(graph.nodes, nodes, strict=True):
+    for node, twin in zip(nodes_of(graph), nodes, strict=True):
         twins[node] = twin
         if node.op != twin.op or node.op == "get_attr":
             raise NotOfSamples
@@ -96,15 +97,14 @@ def find_sizes(graph: fx.Graph, inputs: Sequence[Any], shorter: fx.Graph, others
 
 def _by_node(graph: fx.Graph, inputs: Sequence[Any]) -> dict[fx.Node, Any]:
     """Return what is given for each input of a graph."""
-    nodes = [node for node in graph.nodes if node.op == "placeholder"]
-    return dict(zip(nodes, inputs, strict=True))
+    return dict(zip(inputs_of(graph), inputs, strict=True))
 
 
 def _samples(given: dict[fx.Node, Any]) -> int:
     """Return how many samples the batch had when a graph was captured."""
     for node, value in given.items():
         if isinstance(value, Place) and value.kind == "batch":
-            return _number(node.meta["example_value"].shape[0])
+            return _number(example_tensor(node).shape[0])
     raise NotOfSamples
 
 
@@ -116,7 +116,7 @@ def _as_size(node: fx.Node) -> Any:
 
 def _sizes_of(node: fx.Node) -> Any:
     """Return the size, or sizes, that a node stands for where sizes may differ; ``None`` for anything else."""
-    value = node.meta.get("example_value")
+    value = example_of(node)
     if isinstance(value, torch.SymInt) and value.node.has_hint():
         return _number(value)
     if isinstance(value, torch.Size):
@@ -153,7 +153,7 @@ def _has_rows(node: fx.Node, twin: fx.Node, samples: _Pair) -> bool:
 
 
 def _values(node: fx.Node) -> Sequence[Any]:
-    value = node.meta.get("example_value")
+    value = example_of(node)
     return value if isinstance(value, (tuple, list)) else [value]
 
 

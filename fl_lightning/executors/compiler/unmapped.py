@@ -24,6 +24,7 @@ from torch.nn import functional as F
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.executors.compiler.nested import own_gradient
+from fl_lightning.executors.compiler.nodes import example_of, example_tensor, inputs_of, nodes_of
 
 #: Questions about numbers, which stay tensors here.
 CHECKS = {"_assert_scalar", "sym_constrain_range", "_check", "_check_is_size", "sym_constrain_range_for_size"}
@@ -38,7 +39,7 @@ def replace_unmapped(graph: fx.Graph) -> bool:
         Whether the graph has got one more input: a zero of each client.
     """
     zeros: fx.Node | None = None
-    for node in list(graph.nodes):
+    for node in nodes_of(graph):
         if node.op not in ("call_function", "call_method"):
             continue
         function: Any = node.target
@@ -52,7 +53,7 @@ def replace_unmapped(graph: fx.Graph) -> bool:
             # The clients' own transform is around all of them.
             level: Any = node.args[_LEVELS[name]]
             node.update_arg(_LEVELS[name], level + 1)
-        if isinstance(node.meta.get("example_value"), torch.SymFloat):
+        if isinstance(example_of(node), torch.SymFloat):
             # A float that Python computes has double precision; torch would take its default type for whole numbers.
             for number in node.all_input_nodes:
                 with graph.inserting_before(node):
@@ -61,7 +62,7 @@ def replace_unmapped(graph: fx.Graph) -> bool:
         if function is torch._refs.tensor and node.all_input_nodes:
             # Numbers that Python computes are tensors of double precision here.
             node.target = _new_tensor
-            node.kwargs = {**node.kwargs, "dtype": node.meta["example_value"].dtype}
+            node.kwargs = {**node.kwargs, "dtype": example_tensor(node).dtype}
         elif len(node.args) == 1 and not node.kwargs and function in _OF_EVERYTHING:
             node.op = "call_function"
             node.target = _OF_EVERYTHING[function]
@@ -78,8 +79,7 @@ def replace_unmapped(graph: fx.Graph) -> bool:
             node.target = _INSTEAD[function]
         elif name in _FILLS and isinstance(filled, fx.Node):
             if zeros is None:
-                inputs = [each for each in graph.nodes if each.op == "placeholder"]
-                with graph.inserting_after(inputs[-1]):
+                with graph.inserting_after(inputs_of(graph)[-1]):
                     zeros = graph.placeholder("zeros")
             with graph.inserting_before(node):
                 node.replace_input_with(filled, graph.call_function(_of_each_client, (filled, zeros)))
@@ -87,7 +87,7 @@ def replace_unmapped(graph: fx.Graph) -> bool:
 
 
 def _is_mask(index: Any) -> bool:
-    value = index.meta.get("example_value") if isinstance(index, fx.Node) else None
+    value = example_of(index) if isinstance(index, fx.Node) else None
     return isinstance(value, Tensor) and value.dtype == torch.bool
 
 
