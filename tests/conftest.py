@@ -23,6 +23,8 @@ guards.profile_guard_manager = lambda *arguments: 0.0
 # Lightning looks through all that a logged value has for what it may move to a device: a sixth of a short fit's time
 if not torch.cuda.is_available():
     _ResultMetric.to = lambda metric, *arguments, **options: metric  # type: ignore[method-assign]
+# what the tests write need not outlive a power cut, and a disk takes some milliseconds for each file
+os.fsync = lambda handle: None
 # pytest listens to each log that does not propagate, and PyTorch writes much of each capture as soon as anybody listens
 for logger in logging.root.manager.loggerDict.values():
     if isinstance(logger, logging.Logger) and logger.name.startswith("torch.") and not logger.propagate:

@@ -16,6 +16,12 @@ from fl_lightning.experiment import run_table
 HERE = Path(__file__).parent
 
 
+@pytest.fixture(autouse=True)
+def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let cells in this process draw no pictures of partitions, half of a small cell's time; reports' tests have them."""
+    monkeypatch.setattr("fl_lightning.experiment.cell.draw_partition", lambda *arguments: None)
+
+
 @pytest.fixture
 def faulty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let this process and its workers import `faulty`."""
