@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let cells in this process draw no pictures of partitions, half of a small cell's time; reports' tests have them."""
+    """Let cells in this process draw no pictures of partitions, half of their time; reports' tests have them."""
     monkeypatch.setattr("fl_lightning.experiment.cell.draw_partition", lambda *arguments: None)
 
 
