@@ -13,7 +13,7 @@ import os
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -48,6 +48,7 @@ from fl_lightning.models import (
 )
 from fl_lightning.models.frozen import FrozenPrefix
 from fl_lightning.partitioners import IIDPartitioner, LimitedClassesPartitioner, Partition, TopicGraph
+from fl_lightning.parts.part import walk
 from fl_lightning.words import short_repr
 
 # ---- kinds ----
@@ -449,6 +450,38 @@ def test_arguments(make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest
         quick = hypothesis.settings(derandomize=True, database=None, deadline=None, max_examples=10)
         quick(hypothesis.given(st.fixed_dictionaries(drawn))(feed))()
     assert not problems, "\n".join(sorted(problems)[:20])
+
+
+ALGORITHMS = [each for each in makers() if inspect.isclass(each) and issubclass(each, fl.AggregationCallback)]
+#: Settings of the loop, which no part shows.
+OF_THE_LOOP = {"clients_at_once", "executor", "max_invalid_rounds"}
+
+
+def settings_of(callback: fl.AggregationCallback) -> str:
+    """Return in words what an algorithm was made from."""
+    parts_of_algorithm = walk(*callback.algorithm.parts.values())
+    return "\n".join(map(repr, [*parts_of_algorithm, vars(callback.algorithm), vars(callback.settings)]))
+
+
+def settings_with(make: type[fl.AggregationCallback], **arguments: Any) -> str:
+    """Return an algorithm's settings in words; an empty text for values that go with other arguments alone."""
+    try:
+        return settings_of(make(**arguments))
+    except ValueError:
+        return ""
+
+
+@pytest.mark.parametrize("make", ALGORITHMS, ids=lambda make: make.__qualname__)
+def test_arguments_reach_the_parts_of_an_algorithm(make: type[fl.AggregationCallback]) -> None:
+    kinds = arguments_of(make)
+    needed = needed_by(make, kinds)
+    # What all algorithms have goes one way, which one of them shows.
+    common = set() if make is fl.FedAvg else {each.name for each in fields(fl.AggregationCallback)}
+    usual = settings_with(make, **needed)
+    several = {name for name, kind in kinds.items() if len(kind.right) > 1}
+    for name in several - common - OF_THE_LOOP:
+        changed = (settings_with(make, **{**needed, name: value}) for value in kinds[name].right)
+        assert any(settings not in ("", usual) for settings in changed), f"`{name}` changes nothing"
 
 
 # ---- arguments that depend on each other, and functions that take long ----
