@@ -23,7 +23,7 @@ def as_table(rows: Iterable[Sequence[object]], header: Sequence[str] = ()) -> st
     import pandas as pd
 
     table = pd.DataFrame([list(row) for row in rows], columns=list(header) or None)
-    options = {"index": False, "header": bool(header), "border": 0, "float_format": "{:.4g}".format}
+    options: dict[str, Any] = {"index": False, "header": bool(header), "border": 0, "float_format": "{:.4g}".format}
     return str(table.to_html(max_rows=20, show_dimensions=len(table) > 20, **options))
 
 

@@ -72,7 +72,8 @@ def scores_of_clients(
     rows = []
     predictions = []
     for client in owners.unique():
-        own_rows = (owners == client).nonzero().squeeze(1).to(x.device)
+        is_own: Tensor = owners == client
+        own_rows = is_own.nonzero().squeeze(1).to(x.device)
         own_tensors = {name: as_held(tensor, held[name]) for name, tensor in models.tensors_of(int(client)).items()}
         own_predictions, target = compared(trainer, batch, called(module, x[own_rows], own_tensors), outputs)
         rows.append(own_rows)

@@ -295,6 +295,7 @@ def _trained(module: nn.Module, optimizers: Iterable[Optimizer]) -> dict[str, nn
 def _buffers_in_training(module: nn.Module) -> dict[str, Tensor]:
     """Return every distinct buffer of submodules in training mode that can travel."""
     found: dict[int, tuple[str, Tensor]] = {}
+    part: nn.Module
     for path, part in module.named_modules():
         if not part.training:
             continue
@@ -312,14 +313,15 @@ def _others(module: nn.Module, tensors: Sequence[Tensor]) -> dict[str, Tensor]:
         memory.take(tensor)
     of_metrics = ids_of_metrics(module)
     found: dict[str, Tensor] = {}
+    part: nn.Module
     for path, part in module.named_modules():
         if id(part) in of_metrics:
             continue
-        for key, tensor in (*part._parameters.items(), *part._buffers.items()):
-            if tensor is None or tensor.layout is not torch.strided or not tensor.numel():
+        for key, own in (*part._parameters.items(), *part._buffers.items()):
+            if own is None or own.layout is not torch.strided or not own.numel():
                 continue
-            if memory.take(tensor):
-                found[f"{path}.{key}".lstrip(".")] = tensor
+            if memory.take(own):
+                found[f"{path}.{key}".lstrip(".")] = own
     return found
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -49,7 +50,9 @@ class StepCounts(TorchDispatchMode):
         self._names: set[str] = set()
         self.draws = False
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: OpOverload, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         """Run an operation and count it."""
         kwargs = kwargs or {}
         out = function(*args, **kwargs)
@@ -92,7 +95,7 @@ def _of_recurrence(x: torch.Tensor, weight: Any, weight_hidden: Any) -> int:
         weight: The weight matrix of a layer's input; of some kernels, a list with the parameters of all layers.
         weight_hidden: That of its hidden state; not used where there is a list.
     """
-    weights = [weight, weight_hidden] if isinstance(weight, torch.Tensor) else weight
+    weights: list[torch.Tensor] = [weight, weight_hidden] if isinstance(weight, torch.Tensor) else weight
     values: int = sum(each.numel() for each in weights if each.dim() == 2)
     rows = x.numel() // max(1, x.shape[-1])
     return 2 * rows * values

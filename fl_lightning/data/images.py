@@ -139,7 +139,9 @@ def random_crop_and_flip(x: Tensor, padding: int, probability: float = 1.0) -> T
         probability: That of an image being shifted; otherwise it stays in its place.
     """
     n, channels, height, width = x.shape
-    top, left = torch.randint(2 * padding + 1, (2, n, 1), device=x.device)
+    shifts = torch.randint(2 * padding + 1, (2, n, 1), device=x.device)
+    top = shifts[0]
+    left = shifts[1]
     if probability < 1:
         stays = torch.rand(n, 1, device=x.device) >= probability
         top = top.masked_fill(stays, padding)

@@ -177,7 +177,7 @@ def fit_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     """
     axes = [axis for axis in range(x.dim()) if axis != 1]
     numbers_of_sample = max(1, x[0].numel())
-    chunks = x.split(max(1, _CHUNK // numbers_of_sample))
+    chunks: Sequence[Tensor] = x.split(max(1, _CHUNK // numbers_of_sample))
     count = x.numel() // x.shape[1]
     sums = [chunk.double().sum(axes) for chunk in chunks]
     mean = torch.stack(sums).sum(0) / count

@@ -146,7 +146,8 @@ class EICUDataModule(FederatedDataModule):
             content = content.rename(columns=str.lower)
             content = content[wanted].apply(pandas.to_numeric)
         # A result has a row for each version of APACHE.
-        return content.drop_duplicates(STAY)
+        stays: DataFrame = content.drop_duplicates(STAY)
+        return stays
 
     def _find(self, table: str) -> Path:
         names = {f"{table.lower()}.csv", f"{table.lower()}.csv.gz"}

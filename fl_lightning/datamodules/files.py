@@ -86,7 +86,7 @@ class FromTorchvision(FederatedDataModule):
     """
 
     #: The class of torchvision.
-    files: ClassVar[Any]
+    files: ClassVar[type]
     #: Its arguments.
     file_options: ClassVar[dict[str, Any]] = {}
 

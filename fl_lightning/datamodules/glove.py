@@ -75,6 +75,7 @@ def read_word_vectors(path: str | os.PathLike[str]) -> WordVectors:
     words: list[str] = []
     vectors: list[np.ndarray] = []
     with reading(path, "GloVe's word vectors"), Path(path).open("rb") as lines:
+        line: bytes
         for line in tqdm(lines, desc=Path(path).name, unit=" words", leave=False, disable=None):
             # "replace" keeps a word that is not UTF-8 as one that no text has.
             word, *numbers = line.decode("utf-8", "replace").rstrip().split(" ")

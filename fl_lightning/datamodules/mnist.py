@@ -41,7 +41,7 @@ class MNISTDataModule(FromTorchvision):
         >>> trainer.fit(module, datamodule=data)  # doctest: +SKIP
     """
 
-    files: ClassVar[Any] = MNIST
+    files: ClassVar[type] = MNIST
     parts: ClassVar[tuple[str, str]] = ("train", "t10k")
     """How the names of the files of the training and the test set begin."""
 
@@ -143,10 +143,10 @@ class EMNISTDataModule(MNISTDataModule):
 
     def samples(self, part: Any) -> tuple[Tensor, Tensor]:
         """Return the chosen letters, counted from 0; the files hold them transposed and counted from 1."""
-        kept = part.targets <= self.num_classes
-        images = part.data[kept].transpose(1, 2)
-        classes = part.targets[kept] - 1
-        return images, classes
+        images: Tensor = part.data
+        classes: Tensor = part.targets
+        kept = classes <= self.num_classes
+        return images[kept].transpose(1, 2), classes[kept] - 1
 
     def targets_of(self, labels: np.ndarray, names: list[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
         """Return targets, classes and their names: torchvision's begin with one for 0."""

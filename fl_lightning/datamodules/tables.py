@@ -205,7 +205,7 @@ def _as_numbers(strings: Series) -> Series:
     except (ValueError, OverflowError):
         return strings
     if numbers.dtype.kind in "iu":
-        is_same = (numbers.astype(str) == stripped).all()
+        is_same = bool((numbers.astype(str) == stripped).all())
     else:
         is_same = numbers.nunique() == stripped.nunique()
     return numbers if is_same else stripped

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing import connection
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -158,6 +160,7 @@ class Workers:
     def _how_it_ended(self, each: _AtWork) -> str:
         """Return an error of a process that has ended, which is empty if the files of the cell say all."""
         code = each.process.exitcode
+        assert code is not None
         if code in (0, _FAILED):
             return ""
         if each.until is not None and time.monotonic() >= each.until:
@@ -195,11 +198,11 @@ class _AtWork:
     """
 
     job: CellJob
-    process: Any
+    process: BaseProcess
     until: float | None
 
 
-def _context() -> Any:
+def _context() -> SpawnContext | ForkServerContext:
     if os.name != "posix":
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")

@@ -115,9 +115,9 @@ def signed_rank_test(scores: Numbers, baselines: Numbers, digits: int = 12) -> S
     zeros = len(differences) - len(kept)
     if len(kept) == 0:
         return SignedRankTest(1.0, 0.0, 0.0, len(differences), zeros)
-    ranks = stats.rankdata(np.abs(kept))
-    positive = float(ranks[kept > 0].sum())
-    negative = float(ranks[kept < 0].sum())
+    ranks: np.ndarray = stats.rankdata(np.abs(kept))
+    positive = float(np.sum(ranks[kept > 0]))
+    negative = float(np.sum(ranks[kept < 0]))
     # Shared ranks are multiples of a half, so twice a rank is a whole number.
     doubled = np.rint(2 * ranks).astype(np.int64)
     p_value = _exact_p_value(doubled, round(2 * min(positive, negative)))
@@ -198,9 +198,9 @@ def average_ranks(scores: Mapping[str, Numbers], mode: str = "max", digits: int 
 
     table = np.round(np.stack([np.asarray(values, dtype=float) for values in scores.values()], axis=1), digits)
     blocks, methods = table.shape
-    ranks = stats.rankdata(-table if mode == "max" else table, axis=1)
+    ranks: np.ndarray = stats.rankdata(-table if mode == "max" else table, axis=1)
     average = {name: float(rank) for name, rank in zip(scores, ranks.mean(axis=0), strict=True)}
-    are_equal = bool((ranks == ranks[:, :1]).all())
+    are_equal = bool(np.all(ranks == ranks[:, :1]))
     if methods < 3 or are_equal:
         return Ranks(average, math.nan, math.nan, blocks)
     test = stats.friedmanchisquare(*ranks.T)
@@ -234,5 +234,5 @@ def smooth(values: Numbers, interval: int) -> np.ndarray:
     for start in range(0, len(array), interval):
         part = array[start : start + interval]
         known = part[~np.isnan(part)]
-        means.append(known.mean() if len(known) else math.nan)
+        means.append(np.mean(known) if len(known) else math.nan)
     return np.array(means)

@@ -75,10 +75,12 @@ def _check_extent(path: Path, text: str) -> None:
     """Raise ``ValueError`` for YAML that is nested without end, or that names grow without end, or that holds bytes."""
     # An alias (``*name``) counts as many entries as what its anchor (``&name``) names.
     entries = 0
-    named: dict[str, int] = {}
+    named: dict[str | None, int] = {}
     # Of each mapping or list that has begun: its anchor, and the entries before it.
     open_: list[tuple[str | None, int]] = []
     for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        # Only an event that is made by hand has no mark.
+        assert event.start_mark is not None
         place = f"{path}, line {event.start_mark.line + 1}"
         if isinstance(event, yaml.AliasEvent):
             entries += named.get(event.anchor, 1)

@@ -75,7 +75,7 @@ class Classifier(L.LightningModule):
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         """Return the mean cross-entropy of a batch ``(x, y)``, y of shape (batch,) with integer labels."""
         x, y = batch
-        logits = self(x)
+        logits: Tensor = self(x)
         loss = F.cross_entropy(logits, y)
         # A plain mean, which Lightning averages by batch size: the same figure as a metric object's, but stateless, so
         # that the step can be vectorised over models.
@@ -107,7 +107,7 @@ class Classifier(L.LightningModule):
 
     def _evaluate(self, batch: tuple[Tensor, Tensor], stage: str, metrics: nn.ModuleDict) -> dict[str, Tensor]:
         x, y = batch
-        logits = self(x)
+        logits: Tensor = self(x)
         loss = F.cross_entropy(logits, y)
         self.log(f"{stage}_loss", loss, batch_size=len(y))
         for name, metric in cast(Mapping[str, Metric], metrics).items():

@@ -78,6 +78,7 @@ class FrozenPrefix(nn.Module):
         The configuration is the layers' ``repr``, which names their classes and settings (an image size included).
         """
         digest = hashlib.sha256(repr(self.layers).encode())
+        tensor: Tensor
         for name, tensor in self.state_dict().items():
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
             digest.update(tensor_bytes(tensor))

@@ -22,7 +22,8 @@ from fl_lightning.settings import Count, NotNegative
 #: How many of torchvision's 19 feature layers are frozen.
 _FROZEN_LAYERS = {"last_bottleneck": 17, "last_conv": 18, "classifier": 19}
 _WEIGHTS = MobileNet_V2_Weights.IMAGENET1K_V1
-_WEIGHTS_FILE = _WEIGHTS.url.rpartition("/")[2]
+_URL: str = _WEIGHTS.url
+_WEIGHTS_FILE = _URL.rpartition("/")[2]
 
 
 class MobileNetV2Classifier(Classifier):
@@ -85,15 +86,16 @@ class MobileNetV2Classifier(Classifier):
             weights = str(weights)
         super().__init__(num_classes, lr, momentum, weight_decay, metrics)
         network = mobilenet_v2(weights=None)
+        layers: nn.Sequential = network.features
         frozen = _FROZEN_LAYERS[trainable_from]
-        new_tail = copy.deepcopy(network.features[frozen:])
+        new_tail = copy.deepcopy(layers[frozen:])
         if weights is not None:
             _load_weights(network, weights)
         resize: nn.Module = nn.Identity()
         if image_size is not None:
             resize = nn.Upsample(size=(image_size, image_size), mode="bilinear")
-        self.prefix = FrozenPrefix(nn.Sequential(resize, *network.features[:frozen]))
-        self.tail = new_tail if reinitialize_tail else network.features[frozen:]
+        self.prefix = FrozenPrefix(nn.Sequential(resize, *layers[:frozen]))
+        self.tail = new_tail if reinitialize_tail else layers[frozen:]
         logits = nn.Linear(network.last_channel, num_classes)
         # torchvision initialises the last layer like this.
         nn.init.normal_(logits.weight, std=0.01)
@@ -118,7 +120,7 @@ def _load_weights(network: nn.Module, weights: str) -> None:
     except (RuntimeError, TypeError, AttributeError, EOFError, pickle.UnpicklingError) as error:
         raise ValueError(
             f"`weights` must be a file with the weights of torchvision's mobilenet_v2, such as {_WEIGHTS_FILE} from "
-            f"{_WEIGHTS.url}, got {file}. PyTorch says: {str(error)[:300]}"
+            f"{_URL}, got {file}. PyTorch says: {str(error)[:300]}"
         ) from error
 
 
@@ -137,7 +139,7 @@ def _download() -> Mapping[str, Any]:
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise RuntimeError(
             f"`weights='imagenet'`: {_WEIGHTS_FILE} could not be downloaded or read ({error}). Put the file from "
-            f"{_WEIGHTS.url} at {data_folder() / 'weights' / _WEIGHTS_FILE} ({ENVIRONMENT_VARIABLE} in the environment "
+            f"{_URL} at {data_folder() / 'weights' / _WEIGHTS_FILE} ({ENVIRONMENT_VARIABLE} in the environment "
             "names another folder of data), or give its path, or `weights=None` for random weights."
         ) from None
     return state

@@ -3,7 +3,7 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -202,11 +202,19 @@ def check_samples(name: str, partition: Partition, num_samples: int) -> None:
         )
 
 
-def draw_enough(partitioner: Any, draw: Callable[[], np.ndarray]) -> np.ndarray:
+class DrawnFromDirichlet(Protocol):
+    """A partitioner that draws shares from a Dirichlet distribution."""
+
+    num_clients: int
+    alpha: float
+    min_partition_size: int
+
+
+def draw_enough(partitioner: DrawnFromDirichlet, draw: Callable[[], np.ndarray]) -> np.ndarray:
     """Return the first draw in which each client has ``min_partition_size`` samples.
 
     Args:
-        partitioner: It has ``num_clients``, ``alpha`` and ``min_partition_size``.
+        partitioner: The partitioner.
         draw: Draws the samples of each client and class, shape (num_clients, num_classes).
 
     Raises:

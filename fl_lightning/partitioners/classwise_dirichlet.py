@@ -56,11 +56,11 @@ class ClasswiseDirichletPartitioner(Partitioner):
         for label, total in enumerate(totals):
             shares = rng.dirichlet(np.full(self.num_clients, self.alpha))
             if self.self_balancing:
-                has_room = counts.sum(axis=1) * self.num_clients < totals.sum()
-                shares = shares * has_room
+                has_room: np.ndarray = counts.sum(axis=1) * self.num_clients < totals.sum()
+                shares *= has_room
                 # A small alpha may have put everything on clients that are full.
                 if not shares.sum() > 0:
                     shares = has_room.astype(np.float64)
-            ends = np.cumsum(shares)[:-1] / shares.sum() * total
+            ends: np.ndarray = np.cumsum(shares)[:-1] / shares.sum() * total
             counts[:, label] = np.diff(ends.astype(np.int64), prepend=0, append=total)
         return counts

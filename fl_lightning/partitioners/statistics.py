@@ -139,15 +139,15 @@ def c_score(counts: np.ndarray) -> float:
     """
     counts = _check_counts(counts)
     sizes = counts.sum(axis=1, keepdims=True)
-    if (sizes == 0).any():
+    if np.any(sizes == 0):
         raise ValueError(
             f"`counts` must have samples in every row, but client {int(np.argmin(sizes))} has none, and so no "
             "class mix. Leave such clients out."
         )
     mixes = counts / sizes
     overall = counts.sum(axis=0) / counts.sum()
-    distances = np.abs(mixes - overall).sum(axis=1)
-    return float(distances.mean())
+    distances = np.sum(np.abs(mixes - overall), axis=1)
+    return float(np.mean(distances))
 
 
 def label_entropy(counts: np.ndarray) -> float:
@@ -166,7 +166,7 @@ def label_entropy(counts: np.ndarray) -> float:
     """
     counts = _check_counts(counts)
     shares = counts[counts > 0] / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
+    return float(-np.sum(shares * np.log(shares)))
 
 
 def _check_counts(counts: np.ndarray) -> np.ndarray:

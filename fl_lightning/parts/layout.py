@@ -252,6 +252,7 @@ def tensors_by_name(module: nn.Module) -> dict[str, Tensor]:
 def _find_layers(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[Layer]:
     """Yield a module's layers, with the names of those of its tensors that are in the model."""
     names = {id(tensor): name for name, tensor in tensors.items()}
+    part: nn.Module
     for path, part in module.named_modules():
         own = {**part._parameters, **part._buffers}
         if not own and any(True for _ in part.children()):
@@ -272,6 +273,7 @@ def _find_shared_names(module: nn.Module, names: Iterable[str]) -> dict[str, lis
     known: dict[str, Tensor] = {}
     # The names of each tensor, by the layer that holds it: a layer that has several names holds the tensor once.
     by_layer: defaultdict[int, defaultdict[tuple[int, str], list[str]]] = defaultdict(lambda: defaultdict(list))
+    part: nn.Module
     for path, part in module.named_modules(remove_duplicate=False):
         for key, tensor in (*part._parameters.items(), *part._buffers.items()):
             if tensor is None:

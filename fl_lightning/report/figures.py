@@ -204,7 +204,7 @@ def _draw_runs(axes: Axes, place: int, hue: str, name: str, runs: pd.DataFrame) 
 def spread(results: Results) -> Iterator[Picture]:
     """Yield the scores of single runs of each data set."""
     for data in results.data:
-        if results.scores.loc[data].count().max() < 2:
+        if results.scores_of(data).count().max() < 2:
             continue
         fold = representative_fold(results, data)
         notes = []
@@ -223,17 +223,19 @@ def draw_spread(results: Results, data: str) -> Figure:
     fold = representative_fold(results, data)
     factor = results.scale(data).factor
     for place, method in enumerate(results.methods):
-        scores = factor * results.scores.loc[data, method].dropna()
+        scores = factor * results.scores_of(data)[method].dropna()
         # The marks of a row are spread over its height; a single one is in the middle.
         offsets = np.linspace(-0.22, 0.22, len(scores))
         if len(scores) == 1:
             offsets = np.zeros(1)
-        heights = pd.Series(place + offsets, index=scores.index)
-        for run_fold, of_fold in scores.groupby(level="fold"):
+        heights = place + offsets
+        folds = scores.index.get_level_values("fold").to_numpy()
+        for run_fold in np.unique(folds):
+            is_of_fold = folds == run_fold
             alpha = 1.0 if fold in (None, run_fold) else 0.35
             mark = MARKS[run_fold % len(MARKS)]
             hue = color(results.place(method))
-            axes.plot(of_fold, heights[of_fold.index], mark, color=hue, alpha=alpha, markersize=3.5)
+            axes.plot(scores[is_of_fold], heights[is_of_fold], mark, color=hue, alpha=alpha, markersize=3.5)
         if len(scores) > 1:
             axes.plot([scores.mean()] * 2, [place - 0.3, place + 0.3], color="black", linewidth=1.0)
     axes.set(xlabel=label(f"test {results.metric(data)}", _LABEL), title=label(data, _LABEL))
@@ -242,7 +244,8 @@ def draw_spread(results: Results, data: str) -> Figure:
 
 def gains(results: Results) -> Iterator[Picture]:
     """Yield the gain of each client over training alone, for each data set and method."""
-    for data, clients in results.clients.dropna().groupby("data"):
+    for name_of_data, clients in results.clients.dropna().groupby("data"):
+        data = str(name_of_data)
         figure = Figure()
         axes = figure.subplots()
         others = [name for name in results.methods if name != ALONE]
@@ -332,12 +335,12 @@ def representative_fold(results: Results, data: str) -> int | None:
     if not results.others:
         return None
     method = "RADFed" if "RADFed" in results.others else results.others[-1]
-    scores = results.scores.loc[data, [method, results.baseline]]
+    scores = results.scores_of(data)[[method, results.baseline]]
     means = scores.groupby("fold").mean().dropna()
     if len(means) < 3:
         return None
-    of_method = {fold: [mean] for fold, mean in means[method].items()}
-    of_baseline = {fold: [mean] for fold, mean in means[results.baseline].items()}
+    of_method = {fold: [means[method][fold]] for fold in means.index}
+    of_baseline = {fold: [means[results.baseline][fold]] for fold in means.index}
     return most_representative_fold(of_method, of_baseline)
 
 
@@ -357,10 +360,11 @@ def draw_comparison(results: Results, title: str, names: Sequence[str]) -> Figur
         lengths = results.differences.loc[data, results.others]
         hue = shade(number, len(names))
         bars.append(axes.barh(at, lengths, 0.92 * width, color=hue, alpha=0.55, label=label(data, _NAME)))
-        base = results.scores.loc[data, results.baseline]
+        scores = results.scores_of(data)
+        base = scores[results.baseline]
         # Relative to a score of 0 there is no difference.
         sizes = base.where(base != 0).abs()
-        differences = results.scores.loc[data, results.others].sub(base, axis=0)
+        differences = scores[results.others].sub(base, axis=0)
         relative = 100 * differences.div(sizes, axis=0)
         for place, method in zip(at, results.others, strict=True):
             dots = relative[method].dropna()

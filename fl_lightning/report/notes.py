@@ -11,7 +11,7 @@ import pandas as pd
 from fl_lightning.experiment.statistics import LEVEL, pairs_needed, smallest_p
 from fl_lightning.report.names import p_text
 from fl_lightning.report.reference import reference_sentence
-from fl_lightning.report.results import RUN, Results
+from fl_lightning.report.results import RUN, Results, groups_of
 from fl_lightning.report.texts import text
 from fl_lightning.words import quantity
 
@@ -55,8 +55,7 @@ def _chance_sentence(results: Results, data: str, constant: float) -> str:
     scale = results.scale(data)
     if results.sign(data) < 0 or not scale.percent or not math.isfinite(constant):
         return ""
-    means = results.means.loc[data]
-    weak = means.index[means < constant + _MARGIN].tolist()
+    weak = [method for method in results.methods if results.mean(data, method) < constant + _MARGIN]
     return text("at_chance", weak, data, scale.text(constant)) if weak else ""
 
 
@@ -96,7 +95,8 @@ def open_cycles(results: Results) -> str:
     aggregated = place.where(curves["fed/aggregated"] == 1)
     last = aggregated.groupby([curves[key] for key in RUN], sort=False).max()
     after = (runs.size() - 1 - last).fillna(0).astype(int)
-    for (data, method), late in after.groupby(level=["data", "method"], sort=False):
+    for (data, method), group in groups_of(after.rename("rounds").reset_index(), "data", "method"):
+        late = group["rounds"]
         if late.any():
             number = f"{np.count_nonzero(late)} of {quantity(len(late), 'run')}"
             found.append(f"{method} on {data} ({number}, up to {quantity(int(late.max()), 'round')})")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import textwrap
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 
@@ -91,7 +91,7 @@ class Table:
         return self.frame.reset_index()
 
     @property
-    def numbers(self) -> list[str]:
+    def numbers(self) -> list[Hashable]:
         """The columns of the flat table that hold numbers."""
         return [name for name in self.frame.columns if name not in self.texts]
 
@@ -116,8 +116,8 @@ class Table:
         texts = [name for name in cells.columns if name not in self.numbers]
         styler = Styler(cells, uuid=self.name, cell_ids=False)
         styler.hide(axis="index", level=1).hide(axis="index", names=True)
-        styler.format(plain, escape="html")
-        styler.format(lambda text: plain(text).replace("-", _MINUS), escape="html", subset=self.numbers)
+        styler.format(lambda text: plain(str(text)), escape="html")
+        styler.format(lambda text: plain(str(text)).replace("-", _MINUS), escape="html", subset=self.numbers)
         styler.format_index(escape="html", axis="index").format_index(escape="html", axis="columns")
         # The style of the classes is in the page.
         classes = {name: [_classes_of(cell, name in texts) for cell in cells[name]] for name in cells.columns}
@@ -178,8 +178,8 @@ def _classes_of(cell: str, is_text: bool) -> str:
     return " ".join(classes)
 
 
-def _latex(cell: str) -> str:
-    return plain(cell).translate(_LATEX)
+def _latex(cell: object) -> str:
+    return plain(str(cell)).translate(_LATEX)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from fl_lightning.experiment.readings import Select
 from fl_lightning.experiment.statistics import summarize
@@ -96,11 +97,12 @@ def published_pairs(results: Results) -> Iterator[Pair]:
     for data in results.data:
         # What others have published is in the unit that is printed.
         factor = results.scale(data).factor
-        for source, entry in results.table["data"][data]["published"].items():
+        published: dict[str, dict[str, Any]] = results.table["data"][data]["published"]
+        for source, entry in published.items():
             select = entry.get("select")
             here = results.scores_by(select, data)
             for method, number in entry["scores"].items():
-                if method not in results.methods or results.scores.loc[data][method].isna().all():
+                if method not in results.methods or results.scores_of(data)[method].isna().all():
                     continue
                 there = published_score(number, entry.get("runs", 1), factor)
                 ours = None

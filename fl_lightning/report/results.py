@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -106,15 +107,17 @@ class Results:
     @property
     def diverged(self) -> pd.DataFrame:
         """The finished runs whose score is NaN or infinite."""
-        return self.runs[(self.runs["status"] == "finished") & ~np.isfinite(self.runs["score"])]
+        is_diverged = (self.runs["status"] == "finished") & ~np.isfinite(self.runs["score"])
+        diverged: pd.DataFrame = self.runs[is_diverged]
+        return diverged
 
     @cached_property
     def scored(self) -> pd.DataFrame:
         """The finished runs with a finite score; with their times, devices and versions, NaN if not known."""
-        runs = self.runs[np.isfinite(self.runs["score"])]
+        runs: pd.DataFrame = self.runs[np.isfinite(self.runs["score"])]
         about = []
         for cell in runs["cell"]:
-            file = self.folder / "cells" / cell / "run.json"
+            file = self.folder / "cells" / str(cell) / "run.json"
             about.append(read_json(file) if file.is_file() else {})
         return runs.join(pd.DataFrame(about, index=runs.index).reindex(columns=_ABOUT))
 
@@ -137,7 +140,7 @@ class Results:
         runs: list[list[Any]] = []
         values: list[np.ndarray] = []
         for *run, cell in self.scored[[*RUN, "cell"]].itertuples(index=False):
-            path = self.folder / "cells" / cell / "curve.csv"
+            path = self.folder / "cells" / str(cell) / "curve.csv"
             try:
                 curve = _read_numbers(path, columns)
             except (OSError, ValueError, csv.Error) as error:
@@ -166,7 +169,7 @@ class Results:
         """
         rows: list[tuple[Any, ...]] = []
         for *run, cell in self.scored[[*RUN, "cell"]].itertuples(index=False):
-            path = self.folder / "cells" / cell / "clients.csv"
+            path = self.folder / "cells" / str(cell) / "clients.csv"
             if not path.is_file():
                 continue
             with path.open(encoding="utf-8", newline="") as file:
@@ -196,10 +199,18 @@ class Results:
         scores = self.scored.pivot(index=["data", "fold", "seed"], columns="method", values="score")
         return scores.sort_index()[self.methods]
 
+    def scores_of(self, data: str) -> pd.DataFrame:
+        """Return the scores of a data set: a row by fold and seed, a column by method, NaN without a run."""
+        return self.scores.loc[[data]].droplevel("data")
+
     @cached_property
     def means(self) -> pd.DataFrame:
         """The mean scores: a row for each data set, a column for each method, NaN without a run."""
         return self.scores.groupby("data").mean().round(DIGITS).loc[self.data]
+
+    def mean(self, data: str, method: str) -> float:
+        """Return the mean score of a method on a data set; NaN without a run."""
+        return float(self.means[method][data])
 
     @cached_property
     def gains(self) -> pd.DataFrame:
@@ -224,7 +235,7 @@ class Results:
         rows = []
         for data in self.data:
             for method in self.others:
-                pairs = self.scores.loc[data, [method, self.baseline]].dropna()
+                pairs = self.scores_of(data)[[method, self.baseline]].dropna()
                 if len(pairs) < 2:
                     continue
                 scores = pairs[method].to_numpy()
@@ -269,10 +280,10 @@ class Results:
 
     def scale(self, data: str) -> Scale:
         """Return how the scores of a data set are written: in per cent if they are shares of 1."""
-        scores = self.scores.loc[data]
-        is_within = bool(scores.min(axis=None) >= 0 and scores.max(axis=None) <= 1)
+        scores = self.scores_of(data).to_numpy()
+        is_within = bool(np.nanmin(scores) >= 0 and np.nanmax(scores) <= 1)
         percent = is_within and is_share(str(self.table["data"][data]["score"]))
-        return Scale(percent, largest=float(scores.abs().max(axis=None)))
+        return Scale(percent, largest=float(np.nanmax(np.abs(scores))))
 
     def metric(self, data: str) -> str:
         """Return the score of a data set with its unit, such as ``"accuracy, %"``; the same ones can be averaged.
@@ -303,7 +314,7 @@ class Results:
             The scores, NaN without a run; ``None`` if the runs do not have them.
         """
         if select in (None, self.table["select"]):
-            return self.scores.loc[data]
+            return self.scores_of(data)
         settings = self.table["data"][data]
         monitor = settings["monitor"]
         is_score = monitor.partition("_")[2] == settings["score"].partition("_")[2]
@@ -317,8 +328,20 @@ class Results:
             found = runs.max()
         else:
             found = runs.min()
-        scores = found.unstack("method")
+        scores: pd.DataFrame = found.unstack("method")
         return scores.reindex(columns=self.methods)
+
+
+def rows_of(frame: pd.DataFrame) -> Iterator[tuple[str, pd.Series]]:
+    """Yield the name and the values of each row of a frame whose rows are data sets."""
+    for name, row in frame.iterrows():
+        yield str(name), row
+
+
+def groups_of(frame: pd.DataFrame, *columns: str) -> Iterator[tuple[list[str], pd.DataFrame]]:
+    """Yield the rows that have the same strings in some columns, after these strings, in the order of the frame."""
+    for names, group in frame.groupby(list(columns), sort=False):
+        yield [str(name) for name in names], group
 
 
 def _read_numbers(path: Path, columns: list[str]) -> np.ndarray:

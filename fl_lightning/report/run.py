@@ -156,10 +156,10 @@ def _read(log_dir: LogFolders) -> pd.DataFrame:
             )
         log = pd.read_csv(path, dtype=str, keep_default_na=False)
         # With the prefix "mine" the epoch's column is "mine-epoch".
-        counters = [name for name in log if name.rpartition("-")[2] in ("epoch", "round")]
+        counters = [name for name in log.columns if name.rpartition("-")[2] in ("epoch", "round")]
         counter = min(counters, key=len, default="epoch")
         prefix = counter.removesuffix("epoch").removesuffix("round")
-        logs.append(log.rename(columns={name: name.removeprefix(prefix) for name in log}))
+        logs.append(log.rename(columns={name: name.removeprefix(prefix) for name in log.columns}))
     return pd.concat(logs, ignore_index=True).fillna("")
 
 
@@ -177,7 +177,7 @@ def _curves_of(log: pd.DataFrame) -> Curves:
     values = log[log[unit] != ""].drop(columns=["step", other], errors="ignore")
     values[unit] = values[unit].astype(float).astype(int)
     if unit == "epoch":
-        values = values[[name for name in values if not name.endswith("_step")]]
+        values = values[[name for name in values.columns if not name.endswith("_step")]]
         # Epochs count from 0. An evaluation after the fit has the next one, and is of the last epoch of training.
         is_trained = (values.filter(regex="^train") != "").any(axis=1)
         trained = values.loc[is_trained, "epoch"]

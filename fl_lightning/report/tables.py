@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from fl_lightning.experiment.statistics import (
 from fl_lightning.report.names import Scale, is_share, metric_name, p_text, signed
 from fl_lightning.report.page import Table, bold
 from fl_lightning.report.published import published_pairs
-from fl_lightning.report.results import ALONE, BETTER, DIGITS, PRIVACY, RUN, Results
+from fl_lightning.report.results import ALONE, BETTER, DIGITS, PRIVACY, RUN, Results, groups_of, rows_of
 from fl_lightning.report.texts import table
 from fl_lightning.words import duration
 
@@ -38,16 +38,15 @@ def score_table(results: Results) -> Table:
     """Return the mean and the standard deviation of each method's test score on each data set."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
     marks = results.tests["mark"]
-    for data, gains in results.gains.iterrows():
+    for data, gains in rows_of(results.gains):
         scale = results.scale(data)
-        means = results.means.loc[data]
-        spreads = results.scores.loc[data].std()
+        spreads = results.scores_of(data).std()
         # Where all methods are equal, none is the best.
         best = gains.max() if gains.nunique() > 1 else math.nan
         row: dict[str, str] = {}
         for method in results.methods:
             sd = spreads[method]
-            score = _plus_minus(scale.text(means[method], spread=sd), scale.text(sd, spread=sd))
+            score = _plus_minus(scale.text(results.mean(data, method), spread=sd), scale.text(sd, spread=sd))
             mark = marks.get((data, method), "")
             row[method] = _bold_if(gains[method] == best, f"{score} {mark}".strip())
         rows[data, results.metric(data)] = row
@@ -62,9 +61,9 @@ def relative_table(results: Results) -> Table | None:
     if changes.empty:
         return None
     rows: dict[tuple[str, str], dict[str, str]] = {}
-    for data, change in changes.iterrows():
+    for data, change in rows_of(changes):
         gains = results.sign(data) * change
-        row = {base: results.scale(data).text(results.means.loc[data, base])}
+        row = {base: results.scale(data).text(results.mean(data, base))}
         largest = gains.max()
         for method in results.others:
             is_largest = gains[method] > 0 and gains[method] == largest
@@ -103,7 +102,8 @@ def finished_table(results: Results) -> Table | None:
 def significance_table(results: Results) -> Table | None:
     """Return the tests against the baseline."""
     rows = {}
-    for (data, method), test in results.tests.iterrows():
+    for test in results.tests.reset_index().to_dict("records"):
+        data = test["data"]
         scale = results.scale(data)
         half = (test["high"] - test["low"]) / 2
         low = scale.text(test["low"], half, sign=True)
@@ -112,7 +112,7 @@ def significance_table(results: Results) -> Table | None:
         if low == high:
             interval = low
         corrected = f"{p_text(test['holm'])} {test['mark']}".strip()
-        rows[data, method, results.metric(data)] = {
+        rows[data, test["method"], results.metric(data)] = {
             "difference": scale.text(test["difference"], half, sign=True),
             "95 % interval": interval,
             "pairs": str(test["pairs"]),
@@ -155,7 +155,7 @@ def client_table(results: Results) -> Table | None:
     if ALONE not in results.methods or results.clients.empty:
         return None
     rows = {}
-    for (data, method), clients in results.clients.groupby(["data", "method"], sort=False):
+    for (data, method), clients in groups_of(results.clients, "data", "method"):
         scale = results.scale(data)
         means = []
         weighted = []
@@ -189,7 +189,7 @@ def client_score_table(results: Results) -> Table | None:
     """
     rows: dict[tuple[str, str], dict[str, str]] = {}
     left_out: dict[str, str] = {}
-    for data, of_data in results.clients.groupby("data", sort=False):
+    for (data,), of_data in groups_of(results.clients, "data"):
         partitions = results.scored.loc[results.scored["data"] == data, "partition"]
         has_names = bool((of_data["name"] != of_data["client"].astype(str)).any())
         if partitions.nunique() > 1 and not has_names:
@@ -206,11 +206,11 @@ def client_score_table(results: Results) -> Table | None:
             spreads = scores.std()
             gains = results.sign(data) * means
             best = gains.max() if gains.nunique() > 1 else math.nan
-            for method, mean in means.items():
+            for method in means.index:
                 sd = spreads[method]
-                score = _plus_minus(scale.text(mean, spread=sd), scale.text(sd, spread=sd))
+                score = _plus_minus(scale.text(means[method], spread=sd), scale.text(sd, spread=sd))
                 row[method] = _bold_if(gains[method] == best, score)
-            rows[data, name] = row
+            rows[data, str(name)] = row
     if not rows:
         return None
     return table("client_scores", _frame(rows, ["data", "client"]), results, left_out)
@@ -219,14 +219,14 @@ def client_score_table(results: Results) -> Table | None:
 def paper_table(results: Results) -> Table | None:
     """Return the relative differences beside those of the paper."""
     rows = {}
-    for data, changes in results.differences.iterrows():
+    for data, changes in rows_of(results.differences):
         paper = results.table["data"][data].get("paper") or {}
         for method in results.methods:
             if method not in paper:
                 continue
             place = data, results.metric(data), method
             if method == results.baseline:
-                here = results.scale(data).text(results.means.loc[data, method])
+                here = results.scale(data).text(results.mean(data, method))
                 rows[place] = [here, f"{paper[method]:.2f}", "", ""]
             elif math.isfinite(changes[method]):
                 p = results.tests["holm"].get((data, method), math.nan)
@@ -293,7 +293,7 @@ def communication_table(results: Results) -> Table | None:
 
 def _costs_of_methods(results: Results, costs: pd.DataFrame) -> dict[str, str]:
     """Return the cost of each method to reach a target, of which the least is in bold unless all are equal."""
-    runs = dict(iter(costs.groupby("method")))
+    runs = {str(method): own for method, own in costs.groupby("method")}
     # Methods of which each run has reached the target.
     means = {}
     for method, own in runs.items():
@@ -359,9 +359,9 @@ def privacy_table(results: Results) -> Table | None:
     for protected, (epsilon, delta) in PRIVACY.items():
         of_runs = results.curves.groupby(RUN)[[epsilon, delta]].last()
         spent = of_runs.groupby(["data", "method"]).max().dropna()
-        for (data, method), values in spent.iterrows():
-            row = rows.setdefault((data, protected), dict.fromkeys(results.methods, ""))
-            row[method] = f"{values[epsilon]:.3g} at {values[delta]:.3g}"
+        for values in spent.reset_index().to_dict("records"):
+            row = rows.setdefault((values["data"], protected), dict.fromkeys(results.methods, ""))
+            row[values["method"]] = f"{values[epsilon]:.3g} at {values[delta]:.3g}"
     if not rows:
         return None
     ordered = {key: rows[key] for key in sorted(rows, key=lambda key: results.data.index(key[0]))}
@@ -503,7 +503,7 @@ def _bold_if(condition: bool, text: str) -> str:
     return bold(text) if condition else text
 
 
-def _frame(rows: Mapping[Any, Any], names: Sequence[str], columns: Sequence[str] | None = None) -> pd.DataFrame:
+def _frame(rows: Mapping[Any, Any], names: list[str], columns: list[str] | None = None) -> pd.DataFrame:
     """Return a frame of rows by their names, of which there are several if the index has several levels."""
     if len(names) > 1:
         index: pd.Index = pd.MultiIndex.from_tuples(rows, names=names)

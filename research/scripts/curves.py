@@ -49,7 +49,7 @@ def gains(source: str, name: str, rounds: int) -> None:
     runs = pd.read_csv(RESEARCH / "results" / f"{source}.csv").query("round == @rounds")
     scores = 100 * runs.pivot_table("test_acc", ["seed", "client"], "method", sort=False)
     figure, axes = plt.subplots(figsize=(8, 3.8), layout="constrained")
-    methods = [method for method in scores if method != "Local"]
+    methods = [str(method) for method in scores.columns if method != "Local"]
     for number, (seed, run) in enumerate(scores.sub(scores["Local"], axis=0).groupby("seed")):
         for place, method in enumerate(methods):
             shown = run[method].dropna()

@@ -21,15 +21,16 @@ READINGS = {"100 uploads": ("uploads", 100), "100 moves": ("moves", 100), "300 u
 def curves_of(folder: Path) -> pd.DataFrame:
     """Return the test accuracy of each run by uploads, server moves and virtual time."""
     frames = []
-    for run in pd.read_csv(folder / "results.csv", dtype={"data": str}).itertuples():
-        curve = pd.read_csv(folder / "cells" / run.cell / "curve.csv")
+    for run in pd.read_csv(folder / "results.csv", dtype={"data": str}).to_dict("records"):
+        curve = pd.read_csv(folder / "cells" / run["cell"] / "curve.csv")
         points = {
             "uploads": UPLOADS_A_ROUND * curve["round"],
             "moves": curve["fed/aggregations"],
             "time": curve["fed/virtual_time"],
             "accuracy": 100 * curve["val_acc"],
         }
-        frames.append(pd.DataFrame(points).assign(method=run.method, experiment=run.data, seed=run.seed))
+        of_run = {"method": run["method"], "experiment": run["data"], "seed": run["seed"]}
+        frames.append(pd.DataFrame(points).assign(**of_run))
     return pd.concat(frames, ignore_index=True)
 
 

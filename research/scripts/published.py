@@ -30,20 +30,20 @@ def fits(folder: Path) -> pd.DataFrame:
     """Return the finished fits of a folder: a row for each, with its last score and its best one on the test set."""
     results = read_results(folder)
     rows = []
-    for run in results.scored.itertuples():
-        settings = results.table["data"][run.data]
-        curve = pd.read_csv(folder / "cells" / run.cell / "curve.csv")[settings["monitor"]].dropna()
+    for run in results.scored.to_dict("records"):
+        settings = results.table["data"][run["data"]]
+        curve = pd.read_csv(folder / "cells" / run["cell"] / "curve.csv")[settings["monitor"]].dropna()
         rows.append(
             {
                 "table": results.table["name"],
-                "data": run.data,
-                "method": run.method,
-                "seed": run.seed,
-                "rounds": int(run.rounds),
+                "data": run["data"],
+                "method": run["method"],
+                "seed": run["seed"],
+                "rounds": int(run["rounds"]),
                 "last": curve.iloc[-1],
                 "best_on_test": curve.max(),
-                "seconds": read_json(folder / "cells" / run.cell / "run.json")["seconds"],
-                "code": run.code,
+                "seconds": read_json(folder / "cells" / run["cell"] / "run.json")["seconds"],
+                "code": run["code"],
             }
         )
     return pd.DataFrame(rows)

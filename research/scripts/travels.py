@@ -29,7 +29,8 @@ def privacy(runs: pd.DataFrame, folder: Path, figure: Figure) -> None:
     known = runs.assign(line=parts[0], x=parts[1].astype(float), accuracy=runs["score"])
     is_fedavg = known["x"].isna()
     axes = figure.subplots()
-    draw(dict(iter(known[~is_fedavg].groupby("line"))), axes, "epsilon, at delta = 1e-4")
+    lines = {str(line): of_line for line, of_line in known[~is_fedavg].groupby("line")}
+    draw(lines, axes, "epsilon, at delta = 1e-4")
     level = 100 * known.loc[is_fedavg, "score"].mean()
     axes.axhline(level, color="black", linestyle="--", label="FedAvg")
     axes.set_xscale("log")

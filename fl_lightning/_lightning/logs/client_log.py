@@ -112,7 +112,7 @@ class ClientLog:
         if known is not None and not args and self._update(known, options, value, kwargs.get("batch_size")):
             return
         type(self._module).log(self._module, name, value, *args, **kwargs)
-        registered = self._results.get(f"{fx}.{name}")
+        registered: _ResultMetric | None = self._results.get(f"{fx}.{name}")
         if registered is not None and not args and not registered.meta.enable_graph:
             self._known[fx, name] = _Known(options, registered)
 
@@ -126,7 +126,7 @@ class ClientLog:
         metric = known.metric
         weight = 1
         if metric.is_tensor:
-            kept = metric.value
+            kept: Tensor = metric.value
             if type(value) is float or type(value) is int:
                 value = torch.tensor(value, dtype=kept.dtype, device=kept.device)
             if not isinstance(value, Tensor) or value.dim() or value.device != kept.device:
@@ -312,6 +312,7 @@ class LoggedMean(NamedTuple):
 def logged_means(trainer: pl.Trainer) -> list[LoggedMean]:
     """Return the means that ``training_step`` has logged since the round began; nothing of metric objects."""
     found = []
+    metric: _ResultMetric
     for metric in trainer.fit_loop._results.values():
         meta = metric.meta
         if not (metric.is_tensor and meta.on_epoch and meta.is_mean_reduction and meta.fx == "training_step"):
@@ -351,10 +352,11 @@ def log_round(
     results = None if has_own_log(module) else trainer._results
     fx = module._current_fx_name
     for name, value in values.items():
-        metric = None if results is None else results.get(f"{fx}.{name}")
+        metric: _ResultMetric | None = None if results is None else results.get(f"{fx}.{name}")
         if results is not None and metric is not None and metric.is_tensor:
             _enter_hook(trainer, results, fx)
-            number = torch.tensor(float(value), dtype=metric.value.dtype, device=metric.value.device)
+            kept: Tensor = metric.value
+            number = torch.tensor(float(value), dtype=kept.dtype, device=kept.device)
             results.update_metrics(f"{fx}.{name}", number, 1)
         else:
             module.log(name, float(value), prog_bar=name in on_bar, sync_dist=trainer.world_size > 1)

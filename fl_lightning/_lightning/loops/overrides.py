@@ -132,6 +132,7 @@ def step_plain_sgd(optimizer: Optimizer) -> None:
         for group in optimizer.param_groups:
             parameters: list[Tensor] = []
             gradients: list[Tensor] = []
+            parameter: Tensor
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     parameters.append(parameter)

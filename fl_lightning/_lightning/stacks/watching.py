@@ -84,7 +84,7 @@ _SHARED = {
 def become(thing: Any, kind: type, attributes: dict[str, Any]) -> None:
     """Give an object another class and other attributes, past what its class does when attributes are set."""
     object.__setattr__(thing, "__class__", kind)
-    held = vars(thing)
+    held: dict[str, Any] = vars(thing)
     held.clear()
     held.update(attributes)
 

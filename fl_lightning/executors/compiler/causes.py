@@ -132,7 +132,8 @@ def _meaning(message: str, error: Exception) -> str:
 
 def _place_in(code: str) -> str | None:
     """Return the last place that is the user's, or that of a package; ``None`` if there is none."""
-    places = [place for place in re.findall(r'File "([^"]+)", line (\d+)', code) if not place[0].startswith(_OWN)]
+    found: list[tuple[str, str]] = re.findall(r'File "([^"]+)", line (\d+)', code)
+    places = [place for place in found if not place[0].startswith(_OWN)]
     of_user = [place for place in places if not place[0].startswith(_INSTALLED)]
     if not places:
         return None

@@ -19,7 +19,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import lightning.pytorch as pl
 import torch
@@ -173,34 +173,41 @@ def metric_objects(module: nn.Module) -> list[MetricObject]:
 # ---- what watched metric objects do ----
 
 
-def _forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+class _Watched(Protocol):
+    """A watched metric object: its number, and of a collection its members by name."""
+
+    _number_in_step: str
+    _members_in_step: dict[str, Any]
+
+
+def _forward(self: _Watched, *args: Any, **kwargs: Any) -> Any:
     return _by_member(self, metric_call(self._number_in_step, "forward", *args, **kwargs))
 
 
-def _compute(self: Any) -> Any:
+def _compute(self: _Watched) -> Any:
     return _by_member(self, metric_call(self._number_in_step, "compute"))
 
 
-def _reset(self: Any) -> None:
+def _reset(self: _Watched) -> None:
     metric_call(self._number_in_step, "reset")
 
 
-def _by_member(self: Any, value: Tensor) -> Any:
+def _by_member(self: _Watched, value: Tensor) -> Any:
     """Return what stands for a value; of a collection of metrics one for each."""
     if not self._members_in_step:
         return value
     return {name: part_of_value(value, name) for name in self._members_in_step}
 
 
-def _update(self: Any, *args: Any, **kwargs: Any) -> None:
+def _update(self: _Watched, *args: Any, **kwargs: Any) -> None:
     metric_call(self._number_in_step, "update", *args, **kwargs)
 
 
-def _items(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _items(self: _Watched, *args: Any, **kwargs: Any) -> Any:
     return self._members_in_step.items()
 
 
-def _hash(self: Any) -> int:
+def _hash(self: _Watched) -> int:
     return int(self._number_in_step)
 
 

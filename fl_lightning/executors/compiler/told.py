@@ -15,7 +15,7 @@ import builtins
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import lightning.pytorch as pl
 import torch
@@ -88,7 +88,7 @@ class Listeners:
         usual_proxy = StringFormatVariable.as_proxy
         self.has_kept_numbers = False
 
-        def format_value(translator: Any, form: Any, flags: int) -> None:
+        def format_value(translator: InstructionTranslatorBase, form: Any, flags: int) -> None:
             if not isinstance(translator.stack[-1], SymNodeVariable):
                 usual(translator, form, flags)
                 return
@@ -249,5 +249,12 @@ def _watched_logger(kind: Any) -> type:
     return watched_class(kind, _read_logger, {})
 
 
-def _read_logger(self: Any, name: str) -> Any:
+class _Watched(Protocol):
+    """A watched logger: what takes its calls, and its number."""
+
+    _take_told: Take
+    _number_in_step: str
+
+
+def _read_logger(self: _Watched, name: str) -> Any:
     return _Attribute(self._take_told, self._number_in_step, name)

@@ -107,8 +107,7 @@ def copied(batch: Any) -> Any:
 
 
 def _copied_leaf(leaf: Any) -> Any:
-    is_plain = type(leaf) is Tensor and not leaf.__dict__ and not leaf.requires_grad
-    if not is_plain:
+    if type(leaf) is not Tensor or leaf.__dict__ or leaf.requires_grad:
         return leaf
     clone = leaf.clone()
     if leaf.layout is not torch.strided or clone.stride() == leaf.stride():

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fl_lightning._lightning.errors import CannotVectorize
@@ -159,13 +160,15 @@ class PerClientDraws(TorchDispatchMode):
         self._largest = largest
         self._permutations = 0
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: OpOverload, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         """Run an operation."""
         if torch.Tag.nondeterministic_seeded not in function.tags:
             return function(*args, **(kwargs or {}))
         return self.draw(function, args, kwargs or {})
 
-    def draw(self, function: Any, args: Any, kwargs: Any) -> Any:
+    def draw(self, function: OpOverload, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run a random operation client by client."""
         if without_dropout(function, args, kwargs):
             return function(*args, **kwargs)
@@ -261,11 +264,11 @@ class PerClientDraws(TorchDispatchMode):
 
 
 @cache
-def _arguments(function: Any) -> list[str]:
+def _arguments(function: OpOverload) -> list[str]:
     return [argument.name for argument in function._schema.arguments]
 
 
-def without_dropout(function: Any, args: Any, kwargs: Any) -> bool:
+def without_dropout(function: OpOverload, args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether this is attention that drops nothing."""
     names = _arguments(function)
     if "dropout_p" not in names:

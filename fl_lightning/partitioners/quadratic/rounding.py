@@ -27,8 +27,8 @@ def round_margins(alpha: np.ndarray) -> np.ndarray:
     Returns:
         int64, shape (T, K).
     """
-    row_sums = np.rint(alpha.sum(axis=1)).astype(np.int64)
-    col_sums = np.rint(alpha.sum(axis=0)).astype(np.int64)
+    row_sums = _nearest(alpha.sum(axis=1))
+    col_sums = _nearest(alpha.sum(axis=0))
     counts: np.ndarray = np.floor(alpha + _EXACT).astype(np.int64)
     fraction = alpha - counts
     rows, cols = np.nonzero(fraction > _EXACT)
@@ -38,8 +38,8 @@ def round_margins(alpha: np.ndarray) -> np.ndarray:
     cost = 1.0 - 2.0 * fraction[rows, cols]
     missing_in_rows = row_sums - counts.sum(axis=1)
     missing_in_cols = col_sums - counts.sum(axis=0)
-    goes_up = solve_transport(cost, (rows, cols), (missing_in_rows, missing_in_cols), most=1.0).x
-    counts[rows, cols] += np.rint(goes_up).astype(np.int64)
+    goes_up = solve_transport(cost, (rows, cols), (missing_in_rows, missing_in_cols), most=1.0).entries
+    counts[rows, cols] += _nearest(goes_up)
     return counts
 
 
@@ -58,17 +58,23 @@ def round_columns(alpha: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     Raises:
         ValueError: If after 1000 draws an entry is negative or a row is empty.
     """
-    nearest: np.ndarray = np.rint(alpha).astype(np.int64)
-    col_sums = np.rint(alpha.sum(axis=0)).astype(np.int64)
+    nearest = _nearest(alpha)
+    col_sums = _nearest(alpha.sum(axis=0))
     missing = col_sums - nearest.sum(axis=0)
     for _ in range(_MAX_DRAWS):
         counts = nearest.copy()
         for col, gap in enumerate(missing):
             rows = rng.integers(len(counts), size=abs(gap))
             np.add.at(counts[:, col], rows, np.sign(gap))
-        if counts.min() >= 0 and counts.sum(axis=1).min() > 0:
+        if counts.min() >= 0 and np.min(counts.sum(axis=1)) > 0:
             return counts
     raise ValueError(
         f"In {_MAX_DRAWS} draws `rounding='columns'` always left a client without samples or with a negative number of "
         "them. Use `rounding='margins'`, fewer clients or more samples."
     )
+
+
+def _nearest(values: np.ndarray) -> np.ndarray:
+    """Return the nearest whole numbers, as int64."""
+    whole: np.ndarray = np.rint(values).astype(np.int64)
+    return whole

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,7 +50,7 @@ def solve_transport_qp(target: np.ndarray, row_sums: np.ndarray, col_sums: np.nd
 
 
 def _solve(target: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
-    row_gap = rows - target.sum(axis=1)
+    row_gap: np.ndarray = rows - target.sum(axis=1)
     col_gap = cols - target.sum(axis=0)
     num_rows, num_cols = target.shape
     # This is the nearest matrix of the given margins, negative entries allowed.
@@ -102,22 +102,22 @@ def polish(start: np.ndarray, target: np.ndarray, rows: np.ndarray, cols: np.nda
     """
     if len(cols) > len(rows):
         return polish(start.T, target.T, cols, rows).T
-    positive = start > 1e-6 * start.mean()
+    positive: np.ndarray = start > 1e-6 * start.mean()
     for _ in range(_MAX_ITERATIONS):
         kept = np.where(positive, target, 0.0)
         row_gaps = rows - kept.sum(axis=1)
         col_gaps = cols - kept.sum(axis=0)
         # u follows from v, row by row. That leaves one equation for each column, and there are fewer columns than rows.
         num_positive = np.maximum(positive.sum(axis=1), 1)
-        share = positive / num_positive[:, None]
+        share: np.ndarray = positive / num_positive[:, None]
         matrix = np.diag(positive.sum(axis=0)) - positive.T @ share
         # The matrix is singular by nature: a constant can be moved from u to v.
         v, *_ = np.linalg.lstsq(matrix, col_gaps - share.T @ row_gaps, rcond=1e-12)
         u = (row_gaps - positive @ v) / num_positive
         shifted = target + u[:, None] + v
         optimal: np.ndarray = np.maximum(shifted, 0.0)
-        row_error = np.abs(optimal.sum(axis=1) - rows).max()
-        col_error = np.abs(optimal.sum(axis=0) - cols).max()
+        row_error = np.max(np.abs(optimal.sum(axis=1) - rows))
+        col_error = np.max(np.abs(optimal.sum(axis=0) - cols))
         if max(row_error, col_error) <= _tolerance(rows):
             return optimal
         positive = shifted > 0
@@ -146,7 +146,7 @@ def _descend(u: np.ndarray, v: np.ndarray, target: np.ndarray, rows: np.ndarray,
         shifted = shift(point)
         optimal: np.ndarray = np.maximum(shifted, 0.0)
         gradient = np.concatenate([optimal.sum(axis=1), optimal.sum(axis=0)]) - sums
-        error = np.abs(gradient).max()
+        error = np.max(np.abs(gradient))
         if error <= _tolerance(rows):
             return optimal
         positive = (shifted > 0).astype(np.float64)
@@ -216,8 +216,15 @@ def solve_grouped_qp(
     return alpha, lower_bound(alpha, target, groups, rows, cols)
 
 
-def solve_transport(cost: np.ndarray, places: Pair, sums: Pair, most: float | None = None) -> Any:
-    """Return scipy's solution of a transportation problem: the cheapest entries of a matrix of given margins.
+class Transport(NamedTuple):
+    """The solution of a transportation problem: its entries, shape (E,), and the prices of its columns, shape (K,)."""
+
+    entries: np.ndarray
+    col_prices: np.ndarray
+
+
+def solve_transport(cost: np.ndarray, places: Pair, sums: Pair, most: float | None = None) -> Transport:
+    """Return the solution of a transportation problem: the cheapest entries of a matrix of given margins.
 
     Args:
         cost: Cost of each entry, shape (E,).
@@ -234,7 +241,7 @@ def solve_transport(cost: np.ndarray, places: Pair, sums: Pair, most: float | No
     row_sums, col_sums = sums
     of_rows = sparse.csr_array((ones, (rows, entries)), shape=(len(row_sums), num_entries))
     of_cols = sparse.csr_array((ones, (cols, entries)), shape=(len(col_sums), num_entries))
-    return optimize.linprog(
+    found = optimize.linprog(
         cost,
         A_eq=sparse.vstack([of_rows, of_cols]),
         b_eq=np.concatenate(sums),
@@ -243,6 +250,7 @@ def solve_transport(cost: np.ndarray, places: Pair, sums: Pair, most: float | No
         # Presolve finds nothing to simplify in a transportation problem and would take most of the time.
         options={"presolve": False},
     )
+    return Transport(found.x, found.eqlin.marginals[len(row_sums) :])
 
 
 def lower_bound(alpha: np.ndarray, target: np.ndarray, groups: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> float:
@@ -255,11 +263,11 @@ def lower_bound(alpha: np.ndarray, target: np.ndarray, groups: np.ndarray, rows:
     rounding, if that is optimal. Arguments as in :func:`solve_grouped_qp`.
     """
     residual = group_sums(alpha, groups, target.shape[1]) - target
-    slope = 2.0 * residual[:, groups].sum(axis=2)
-    scale = max(float(np.abs(slope).max()), 1.0)
+    slope: np.ndarray = 2.0 * residual[:, groups].sum(axis=2)
+    scale = max(float(np.max(np.abs(slope))), 1.0)
     places = np.divmod(np.arange(alpha.size), len(cols))
     plane = solve_transport(slope.ravel() / scale, places, (rows, cols))
-    col_prices = plane.eqlin.marginals[len(rows) :] * scale
+    col_prices = plane.col_prices * scale
     row_prices = (slope - col_prices).min(axis=1)
     col_prices = (slope - row_prices[:, None]).min(axis=0)
     terms = np.concatenate(
@@ -271,6 +279,6 @@ def lower_bound(alpha: np.ndarray, target: np.ndarray, groups: np.ndarray, rows:
         ]
     )
     # Each term, price and slope is right to a few units in the last place. `fsum` adds the terms without an error.
-    largest = np.abs(slope).max() + np.abs(row_prices).max() + np.abs(col_prices).max()
-    rounding = 4 * np.finfo(np.float64).eps * (np.abs(terms).sum() + rows.sum() * largest)
+    largest = np.max(np.abs(slope)) + np.max(np.abs(row_prices)) + np.max(np.abs(col_prices))
+    rounding = 4 * np.finfo(np.float64).eps * (np.sum(np.abs(terms)) + rows.sum() * largest)
     return max(0.0, math.fsum(terms) - float(rounding))

@@ -153,11 +153,9 @@ def check_installed() -> None:
 
 @lru_cache(maxsize=64)
 def _loss_distribution(noise: float, rate: float, grid: float) -> Any:
-    from dp_accounting.pld import privacy_loss_distribution
+    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
 
-    return privacy_loss_distribution.from_gaussian_mechanism(
-        noise, value_discretization_interval=grid, sampling_prob=rate
-    )
+    return from_gaussian_mechanism(noise, value_discretization_interval=grid, sampling_prob=rate)
 
 
 # Logs and checkpoints ask for the same figure.
@@ -175,13 +173,13 @@ def _epsilon_added(rounds: tuple[tuple[Mechanism, int], ...], delta: float) -> f
 
 @lru_cache(maxsize=8)
 def _epsilon_replaced(rounds: tuple[tuple[Mechanism, int], ...], delta: float) -> float:
-    import dp_accounting
+    from dp_accounting import GaussianDpEvent, NeighboringRelation, SampledWithoutReplacementDpEvent
     from dp_accounting.rdp import RdpAccountant
 
-    accountant = RdpAccountant(neighboring_relation=dp_accounting.NeighboringRelation.REPLACE_ONE)
+    accountant = RdpAccountant(neighboring_relation=NeighboringRelation.REPLACE_ONE)
     for mechanism, count in rounds:
         # The noise in units of the sum's largest change.
-        gaussian = dp_accounting.GaussianDpEvent(mechanism.noise / 2)
-        event = dp_accounting.SampledWithoutReplacementDpEvent(mechanism.population, mechanism.cohort, gaussian)
+        gaussian = GaussianDpEvent(mechanism.noise / 2)
+        event = SampledWithoutReplacementDpEvent(mechanism.population, mechanism.cohort, gaussian)
         accountant.compose(event, count)
     return float(accountant.get_epsilon(delta))

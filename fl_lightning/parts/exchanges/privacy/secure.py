@@ -85,7 +85,7 @@ class SecureAggregation(Exchange):
         update = self.sent_update(result).double()
         is_clipped = update.abs() > self.clip
         self._clipped += int(is_clipped.sum())
-        scaled = update.clamp(-self.clip, self.clip) / self._step
+        scaled: Tensor = update.clamp(-self.clip, self.clip) / self._step
         generator = self.generator(result.task, stream=Stream.SECURE_AGGREGATION)
         drawn = torch.rand(scaled.shape, generator=generator, dtype=torch.float64).to(scaled.device)
         whole = (scaled + drawn).floor().long()
@@ -107,7 +107,7 @@ class SecureAggregation(Exchange):
         clipped = federation.sum_over_ranks(torch.tensor(self._clipped, device=total.device))
         field = 2**self.bits
         # The field's elements stand for the whole numbers from -field / 2 to field / 2 - 1.
-        wrapped = (exact + field // 2).remainder(field) - field // 2
+        wrapped: Tensor = (exact + field // 2).remainder(field) - field // 2
         self.overflows += int((wrapped != exact).sum())
         self.clipped_values += int(clipped)
         self._sum = None
