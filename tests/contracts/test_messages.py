@@ -116,7 +116,7 @@ ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     ),
     "an empty fleet": (
         lambda _: train(fl.FedBuff(3, clock=fl.VirtualClock(online={0: [(0, 1)], 1: [(0, 1)]}, delay=0.7))),
-        ["of 3 results"],
+        ["has 0 of 3 results"],
     ),
     "two algorithms": (lambda _: train(fl.FedAvg(), fl.FedProx(0.1)), ["FedAvg and FedProx"]),
     "two observers": (

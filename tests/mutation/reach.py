@@ -31,7 +31,8 @@ ELSEWHERE = 5.0  # times that a test of another room counts as longer
 class Traced(Plugin):
     """Writes down the functions that each test reaches, and its seconds of processor time.
 
-    As a finder of modules (``sys.meta_path``) it puts a call at the start of each function of the code.
+    As a finder of modules (``sys.meta_path``) it puts a call at the start of each function of the code. Processes that
+    a test forks write what they reach into a file.
     """
 
     def __init__(self, folder: Path, stamps: dict[str, list[str]]) -> None:
@@ -44,6 +45,9 @@ class Traced(Plugin):
     def start(self, tree: Path) -> None:
         super().start(tree)
         self.tree = tree
+        self.process = os.getpid()
+        self.of_children = tree / ".reached"
+        self._to_parent = os.open(self.of_children, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_TRUNC)
         sys.meta_path.insert(0, self)  # type: ignore[arg-type]
         import fl_lightning  # noqa: F401
 
@@ -70,11 +74,19 @@ class Traced(Plugin):
         self.failed = False
         start = spent()
         yield
+        self.reached.update(self.of_children.read_text().split("\n")[:-1])
+        os.truncate(self.of_children, 0)
         entry = self.files[file_of(item.nodeid)]
         if self.failed:
             entry["failed"].append(item.nodeid)
         else:
             entry["tests"][item.nodeid] = [round(spent() - start + 0.002, 3), sorted(self.reached)]
+
+    def add(self, function: str) -> None:
+        if function not in self.reached:
+            self.reached.add(function)
+            if os.getpid() != self.process:
+                os.write(self._to_parent, f"{function}\n".encode())
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.failed |= report.failed
@@ -111,10 +123,10 @@ class Loader(SourceFileLoader):
         return compile(tree, self.path, "exec", dont_inherit=True)
 
     def exec_module(self, module: ModuleType) -> None:
-        reached = self.plugin.reached
+        plugin = self.plugin
 
         def note(function: str) -> None:
-            reached.add(function)
+            plugin.add(function)
 
         # While PyTorch captures a step, it calls this at once, and leaves it out of what it captures.
         module.__dict__["__reached__"] = torch._dynamo.assume_constant_result(note)
