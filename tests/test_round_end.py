@@ -172,3 +172,13 @@ def test_what_a_hook_writes_is_the_servers_model_from_then_on(hook: str, end: fl
     clients = TensorDataModule(quadratic_clients([1.0, 1.0], [2.0, 4.0]), batch_size=None)
     quiet_trainer(max_epochs=2, callbacks=[FedAvg(1.0), Write()]).fit(module, datamodule=clients)
     assert float(module.w.detach()) == end
+
+
+def test_a_checkpoint_after_a_fit_holds_what_the_module_holds_then(tmp_path: Path) -> None:
+    module = Quadratic(0.1)
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)])
+    trainer.fit(module, TensorDataModule(quadratic_clients([1.0], [1.0])))
+    with torch.no_grad():
+        module.w.fill_(7.0)
+    trainer.save_checkpoint(tmp_path / "later.ckpt")
+    assert float(torch.load(tmp_path / "later.ckpt", weights_only=False)["state_dict"]["w"]) == 7.0

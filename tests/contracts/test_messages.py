@@ -14,14 +14,20 @@ import pytest
 import torch
 from helpers.algorithms import public
 from helpers.small_table import small
-from helpers.tiny_files import eicu_tables, write_eicu
+from helpers.tiny_files import eicu_tables, set_up, write_eicu
 from helpers.toys import Fixed, Quadratic, fit_clients, quadratic_clients
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fl_lightning as fl
 from fl_lightning import experiment, metrics, partitioners, parts
-from fl_lightning.datamodules import CIFAR10DataModule, EICUDataModule, TableDataModule, TorchDatasetDataModule
+from fl_lightning.datamodules import (
+    CIFAR10DataModule,
+    DMOZDataModule,
+    EICUDataModule,
+    TableDataModule,
+    TorchDatasetDataModule,
+)
 from fl_lightning.diagnostics import UpdateNorms
 from fl_lightning.executors import Executor, SequentialExecutor, make_executor
 from fl_lightning.partitioners import IIDPartitioner, TopicGraph
@@ -173,6 +179,7 @@ ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
         ["which has 2", "got 5"],
     ),
     "a column": (a_column, ["`label` column 'size'"]),
+    "pages": (lambda tmp_path: set_up(DMOZDataModule(tmp_path)), ["content.rdf.u8", "Put DMOZ's last dump"]),
     "hospitals": (
         lambda tmp_path: EICUDataModule(write_eicu(tmp_path, eicu_tables({1: 5}, {1: 3})), cohort="paper").load(),
         ["cohort='paper'", "%", "eicu"],

@@ -234,6 +234,7 @@ def test_an_ordinary_file(tmp_path: Path) -> None:
         ("base: personal_fashon\n", "Did you mean personal_fashion"),
         ("base: 3\n", "`base`"),
         ("include: [t.yaml]\n", "`include`"),
+        ("include: {grid: 3}\n", "`include`.*got 3"),
         ("baselines: {clients_per_round: 2}\nmethods: [FedAvg]\n", "`methods`"),
     ],
 )
@@ -241,3 +242,10 @@ def test_mistakes_of_a_file_are_named(tmp_path: Path, text: str, message: str) -
     (tmp_path / "t.yaml").write_text(text)
     with pytest.raises((OSError, TypeError, ValueError), match=message):
         read_table(tmp_path / "t.yaml")
+
+
+def test_a_table_shows_what_is_in_it() -> None:
+    table = read_table(small(seeds=[3, 4]))
+    assert repr(table) == "Table('small': 2 methods, 1 data sets, 1 folds, 2 seeds)"
+    assert "FedAvg, RADFed" in table._repr_html_()
+    assert "3, 4" in table._repr_html_()

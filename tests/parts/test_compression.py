@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.rounds import begin_round
-from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients
+from helpers.toys import BodyAndHead, Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients
 from torch import Tensor, nn
 
 from fl_lightning import FedAvg
@@ -88,6 +88,14 @@ def test_a_model_is_compressed_in_place_of_its_update() -> None:
             TopK(0.5, of="model", **wrong)
     with pytest.raises(ValueError, match="cannot have both"):
         FedAvg(exchange=[TopK(0.5, of="model"), QSGD(4)])
+
+
+def test_low_rank_products_are_of_all_tensors_that_travel() -> None:
+    # The gradients of both weights are -4, the learning rate is 1/4, and one number is its own product of rank 1.
+    module = BodyAndHead()
+    exchange: list[Exchange] = [PersonalParameters("body.weight"), LowRank(1, error_feedback=False)]
+    fit_clients(FedAvg(1.0, exchange=exchange), module, quadratic_clients([1.0], [4.0]))
+    assert float(module.head.weight.detach()) == pytest.approx(1.0, abs=1e-12)
 
 
 @pytest.mark.parametrize(
