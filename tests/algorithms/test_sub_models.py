@@ -196,3 +196,37 @@ def test_an_optimizer_that_moves_zeros_is_an_error() -> None:
         fit_clients(
             fl.HeteroFL([0.5], 1.0), Moved(nn.Flatten(), nn.Linear(25, 4), nn.Linear(4, 3)), make_clients(False)
         )
+
+
+class TwoHeads(L.LightningModule):
+    """A layer, two heads, and a tensor of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(3, 4).double()
+        self.first = nn.Linear(4, 2).double()
+        self.second = nn.Linear(4, 2).double()
+        self.scale = nn.Parameter(torch.ones(2, dtype=torch.float64))
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        hidden = self.body(batch[0])
+        return ((self.first(hidden) + self.second(hidden)) * self.scale - batch[1]).square().sum()
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def test_a_user_names_the_layers_of_inputs_and_outputs_and_what_stays_whole() -> None:
+    module = TwoHeads()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    clients = [(torch.randn(5, 3).double(), torch.randn(5, 2).double())]
+    names: dict[str, Any] = {"inputs": "body.*", "outputs": ["first.weight", "second.*"], "whole": "scale"}
+    fit_clients(fl.HeteroFL([0.5], 1.0, **names), module, clients)
+    moved = {name: (tensor != before[name]) for name, tensor in module.state_dict().items()}
+    units = torch.tensor([True, True, False, False])
+    assert torch.equal(moved["body.weight"], units.unsqueeze(1).expand(4, 3))
+    assert torch.equal(moved["body.bias"], units)
+    for head in ("first", "second"):
+        assert torch.equal(moved[f"{head}.weight"], units.expand(2, 4))
+        assert moved[f"{head}.bias"].all()
+    assert moved["scale"].all()
