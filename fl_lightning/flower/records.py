@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from fl_lightning.words import how_to_install
+
+if TYPE_CHECKING:
+    from flwr.app import ArrayRecord, Message, RecordDict
 
 #: What a record may hold besides arrays.
 Plain = int | float | str | bool | list[int] | list[float] | list[str]
@@ -28,13 +30,6 @@ class Grid(Protocol):
     def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> Iterable[Any]:
         """Send messages and return the replies that came within so many seconds."""
         ...
-
-
-class Message(Protocol):
-    """Flower's message, as far as it is used."""
-
-    content: Any
-    metadata: Any
 
 
 class Context(Protocol):
@@ -62,32 +57,28 @@ class Parcel:
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-def flwr_app() -> Any:
-    """Return Flower's module of messages and records.
+def to_records(parcel: Parcel) -> RecordDict:
+    """Return a parcel as Flower's records.
 
     Raises:
         ModuleNotFoundError: If Flower is not installed.
     """
     try:
-        return import_module("flwr.app")
+        from flwr import app
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"Real clients need Flower 1.42 or later. Install it by `{how_to_install('flower')}`."
         ) from error
-
-
-def to_records(parcel: Parcel) -> Any:
-    """Return a parcel as Flower's records."""
-    flwr = flwr_app()
-    arrays = {name: flwr.Array(np.ascontiguousarray(array)) for name, array in parcel.arrays.items()}
-    return flwr.RecordDict({_VALUES: flwr.ConfigRecord(dict(parcel.values)), _ARRAYS: flwr.ArrayRecord(arrays)})
+    arrays = {name: app.Array(np.ascontiguousarray(array)) for name, array in parcel.arrays.items()}
+    return app.RecordDict({_VALUES: app.ConfigRecord(dict(parcel.values)), _ARRAYS: app.ArrayRecord(arrays)})
 
 
 def from_records(records: Any) -> Parcel | None:
     """Return the parcel in Flower's records; ``None`` if there is none."""
     if _VALUES not in records:
         return None
-    arrays = {name: np.array(array.numpy()) for name, array in records[_ARRAYS].items()}
+    array_record: ArrayRecord = records[_ARRAYS]
+    arrays = {name: np.array(array.numpy()) for name, array in array_record.items()}
     return Parcel(dict(records[_VALUES]), arrays)
 
 
@@ -106,11 +97,14 @@ def received(message: Message) -> Parcel:
 def message_to(node: int, kind: str, parcel: Parcel, seconds: float) -> Message:
     """Return a message to a node that is valid for so many seconds."""
     content = to_records(parcel)
-    message: Message = flwr_app().Message(content, dst_node_id=node, message_type=kind, ttl=seconds)
-    return message
+    from flwr import app
+
+    return app.Message(content, dst_node_id=node, message_type=kind, ttl=seconds)
 
 
 def reply_to(message: Message, parcel: Parcel) -> Message:
     """Return the reply to a message."""
-    reply: Message = flwr_app().Message(to_records(parcel), reply_to=message)
-    return reply
+    content = to_records(parcel)
+    from flwr import app
+
+    return app.Message(content, reply_to=message)

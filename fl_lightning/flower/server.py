@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor
@@ -31,7 +31,7 @@ from fl_lightning.flower.orders import (
     state_of,
     versions,
 )
-from fl_lightning.flower.records import Grid, Message, message_to, received
+from fl_lightning.flower.records import Grid, message_to, received
 from fl_lightning.flower.tensors import (
     layout_digest,
     pack_model,
@@ -44,6 +44,9 @@ from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Payload, Task, Upload
 from fl_lightning.parts.objectives.corrections import Term
 from fl_lightning.settings import Count, Positive, check_arguments
+
+if TYPE_CHECKING:
+    from flwr.app import Message
 
 #: Flower's numbers of errors that say nothing of the client's program: the message or the node is lost.
 _LOST = {3, 4, 5}
@@ -169,10 +172,10 @@ class FlowerClients(Executor):
         if not messages:
             return
         for reply in self.grid.send_and_receive(messages, timeout=self.timeout):
-            if not reply.has_error():  # type: ignore[attr-defined]
+            if not reply.has_error():
                 yield reply
                 continue
-            error = reply.error  # type: ignore[attr-defined]
+            error = reply.error
             node = int(reply.metadata.src_node_id)
             name = self._sites[node].name if node in self._sites else f"at node {node}"
             if error.code not in _LOST:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch as pl
 import numpy as np
@@ -32,7 +32,7 @@ from fl_lightning.flower.orders import (
     state_of,
     versions,
 )
-from fl_lightning.flower.records import Context, Message, received, reply_to
+from fl_lightning.flower.records import Context, received, reply_to
 from fl_lightning.flower.stand_ins import GivenTerm, Outbox, RoundEnd, SamplesOfSite, SiteTrainer, ThisClient
 from fl_lightning.flower.tensors import (
     layout_digest,
@@ -50,6 +50,9 @@ from fl_lightning.parts.part import Part, walk
 from fl_lightning.parts.schedules.synchronous import Synchronous
 from fl_lightning.parts.servers.mixing import Mixing
 from fl_lightning.settings import PathLike, check
+
+if TYPE_CHECKING:
+    from flwr.app import Message
 
 
 def query_client(

@@ -79,17 +79,13 @@ def _other_than(part: Any, names: Sequence[str], stock: Sequence[type]) -> str |
 
 
 def is_plain_transfer(trainer: pl.Trainer) -> bool:
-    """Whether a batch is only moved to the device."""
-    precision = trainer.precision_plugin
-    plain = type(precision).convert_input is Precision.convert_input and "convert_input" not in vars(precision)
-    return not has_transfer_hooks(trainer) and plain
-
-
-def has_transfer_hooks(trainer: pl.Trainer) -> bool:
-    """Whether a user's module, data module or strategy sees batches on their way."""
+    """Whether a batch is only moved to the device: no user's module, data module, strategy or precision changes it."""
     if changes_batches(trainer.lightning_module) or changes_batches(fit_trainer(trainer).datamodule):
-        return True
-    return overridden_in_strategy(trainer.strategy) == "batch_to_device"
+        return False
+    if overridden_in_strategy(trainer.strategy) == "batch_to_device":
+        return False
+    precision = trainer.precision_plugin
+    return type(precision).convert_input is Precision.convert_input and "convert_input" not in vars(precision)
 
 
 def changes_batches(thing: pl.LightningModule | pl.LightningDataModule | None) -> bool:
