@@ -149,7 +149,8 @@ def _add_run(parser: Parser, arguments: Sequence[str]) -> None:
         nargs="+",
         default=[],
         metavar="NAME=VALUE",
-        help="for slurm, parameters of submitit's AutoExecutor; for ray, the address and options of a remote function",
+        help="for slurm, parameters of submitit's AutoExecutor; for ray, address, node_ip_address and options of a "
+        "remote function",
     )
     work.add_argument("--devices", type=int, nargs="+", metavar="N", help="GPUs, distributed among the workers")
     work.add_argument(

@@ -95,17 +95,22 @@ def start_ray(runner: Callable[[], object], number: int, folder: Path, options: 
         runner: What each task calls.
         number: Number of tasks.
         folder: Folder of the results.
-        options: ``address`` of the cluster, which this machine becomes without one, and options of a remote function,
-            such as ``num_cpus`` and ``num_gpus``, which may be a share.
+        options: ``address`` of the cluster, which this machine becomes without one, ``node_ip_address`` of the node
+            that this process joins it by, and options of a remote function, such as ``num_cpus`` and ``num_gpus``,
+            which may be a share.
     """
     import ray
 
-    settings = {"address": None, "max_retries": -1, **options}
+    settings = {"address": None, "node_ip_address": None, "max_retries": -1, **options}
     address = settings.pop("address")
+    node = settings.pop("node_ip_address")
+    try:
+        task = ray.remote(_call).options(**settings)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"`engine_options`: {error}") from error
     joins = not ray.is_initialized()
     if joins:
-        ray.init(address=address, log_to_driver=False)
-    task = ray.remote(_call).options(**settings)
+        ray.init(address=address, _node_ip_address=node, log_to_driver=False)
     tasks = [task.remote(runner) for _ in range(number)]
 
     def stop() -> None:

@@ -79,8 +79,8 @@ def run_table(
         engine: Where the workers are: ``"local"`` on this machine, ``"slurm"`` in an array of jobs, ``"ray"`` on a
             cluster.
         engine_options: For ``"slurm"`` parameters of ``submitit.AutoExecutor``, such as ``slurm_partition`` and
-            ``timeout_min``; for ``"ray"`` the ``address`` of the cluster and options of a remote function, such as
-            ``num_gpus``.
+            ``timeout_min``; for ``"ray"`` the ``address`` of the cluster, the ``node_ip_address`` of the node by which
+            this process joins it, and options of a remote function, such as ``num_gpus``.
         console: Console for the progress.
 
     Raises:

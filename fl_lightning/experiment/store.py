@@ -17,7 +17,7 @@ from typing import Any
 
 from fl_lightning.algorithms.versions import __version__
 from fl_lightning.data import FederatedDataModule
-from fl_lightning.experiment.claims import newest_claim
+from fl_lightning.experiment.claims import newest_claim, remove_claims
 from fl_lightning.experiment.files import columns_of, read_json_if_there, remove_files, write_csv, write_json
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.search import Point, Tried
@@ -69,8 +69,11 @@ class Store:
         return read_json_if_there(self.cell_folder(cell) / "failed.json") or {}
 
     def remove_attempts(self, cell: Cell) -> None:
-        """Remove what the attempts at a finished cell have left: checkpoints, curves and failures."""
-        remove_files(self.cell_folder(cell), "curve-*.jsonl", "last-*.ckpt", "best-*.ckpt", "failed.json")
+        """Remove what the attempts at a finished cell have left: checkpoints, curves, failures and claims."""
+        folder = self.cell_folder(cell)
+        remove_files(folder, "curve-*.jsonl", "last-*.ckpt", "best-*.ckpt", "failed.json")
+        # A runner that was ended after it wrote the result has left its claim.
+        remove_claims(folder)
 
     def failures(self) -> dict[str, int]:
         """Return how many attempts have failed at each cell that has failed, by its id."""
