@@ -163,8 +163,10 @@ def test_the_metric_object_pools_batches_and_resets() -> None:
     metric.update(two_class([0.3, 0.1]), torch.tensor([1, 0]))
     assert metric.compute().item() == pytest.approx(3 / 4)
     metric.reset()
-    metric.update(two_class([0.8, 0.4]), torch.tensor([1, 0]))
+    metric.update(two_class([0.8, 0.4]).double(), torch.tensor([1, 0]))
     assert metric.compute().item() == 1.0
+    # Some devices have no other type.
+    assert metric.compute().dtype == torch.float32
 
 
 class Echo(Classifier):

@@ -53,6 +53,16 @@ class Own(SequentialExecutor):
     describe = Executor.describe
 
 
+class Shorter(parts.Compressor):
+    """Returns nothing of a message."""
+
+    def compress(self, values: Any, generator: Any) -> Any:
+        return values[:0]
+
+    def encoded(self, payload: Any) -> Any:
+        return payload
+
+
 class Short(parts.Median):
     def merge(self, *args: Any) -> Any:
         return torch.zeros(2)
@@ -139,6 +149,7 @@ ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     ),
     "a sampler": (lambda _: Fixed([0], 1).with_clients_per_round(3), ["Fixed"]),
     "an aggregate": (lambda _: train(fl.FedAvg(aggregation=Short())), ["`Short.", "shape (1,)", "shape (2,)"]),
+    "a compressed message": (lambda _: train(fl.FedAvg(exchange=Shorter())), ["`Shorter.compress`", "shape (1,)"]),
     "two compressors": (
         lambda _: train(fl.FedAvg(exchange=[parts.TopK(0.5), parts.TopK(0.25)])),
         ["TopK(fraction=0.5", "TopK(fraction=0.25"],

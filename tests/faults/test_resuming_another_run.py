@@ -88,6 +88,24 @@ def test_hyperparameters_of_other_packages_are_kept_as_plain_ones(tmp_path: Path
     assert checkpoint["hyper_parameters"] == {"config": {"lr": 0.1, "sizes": [4, 2]}}
 
 
+class Noted(Quadratic):
+    """Has a hyperparameter more."""
+
+    def __init__(self, config: Any, note: str = "later") -> None:
+        super().__init__(lr=config["lr"])
+        self.save_hyperparameters()
+
+
+def test_a_hyperparameter_that_a_checkpoint_lacks_is_no_change(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        resume(tmp_path, modules=(Configured({"lr": 0.1}), Noted({"lr": 0.2})))
+    told = caplog.text
+    assert "config {'lr': 0.1} -> {'lr': 0.2}" in told
+    assert "note" not in told
+
+
 # ---- what is refused ----
 
 
