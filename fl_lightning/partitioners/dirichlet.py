@@ -96,7 +96,7 @@ def sizes_from_draws(draws: np.ndarray, num_samples: int) -> np.ndarray:
     Returns:
         Sizes, int64, shape (num_clients,).
     """
-    scaled = draws / draws.sum() * num_samples
+    scaled: np.ndarray = draws / draws.sum() * num_samples
     sizes: np.ndarray = scaled.astype(np.int64)
     sizes[0] += num_samples - sizes.sum()
     return sizes
@@ -111,7 +111,7 @@ def _draw(
     and rejecting. A class is found in the cumulated prior, which changes only when a class runs out.
     """
     # Plain lists, and uniform numbers drawn at once: numpy's calls for single numbers would take most of the time.
-    remaining = [samples[::-1].tolist() for samples in samples_by_class]
+    remaining: list[list[int]] = [samples[::-1].tolist() for samples in samples_by_class]
     clients: list[list[int]] = [[] for _ in sizes]
     capacity = sizes.tolist()
     open_clients = list(range(len(capacity)))

@@ -101,14 +101,15 @@ def published_pairs(results: Results) -> Iterator[Pair]:
         for source, entry in published.items():
             select = entry.get("select")
             here = results.scores_by(select, data)
-            for method, number in entry["scores"].items():
+            scores: dict[str, float | Mapping[str, float]] = entry["scores"]
+            for method, number in scores.items():
                 if method not in results.methods or results.scores_of(data)[method].isna().all():
                     continue
                 there = published_score(number, entry.get("runs", 1), factor)
                 ours = None
                 if here is not None:
-                    scores = summarize(here[method].dropna().to_numpy())
-                    ours = Score(scores.mean, scores.sd, scores.num)
+                    summary = summarize(here[method].dropna().to_numpy())
+                    ours = Score(summary.mean, summary.sd, summary.num)
                 runs = results.scored[(results.scored["data"] == data) & (results.scored["method"] == method)]
                 has_fewer_rounds = bool((runs["rounds"].astype(int) < entry.get("rounds", 0)).any())
                 yield Pair(data, method, source, select, ours, there, has_fewer_rounds)

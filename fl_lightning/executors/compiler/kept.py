@@ -132,7 +132,7 @@ class _Watched:
         self._name = name
         self._own_of_step: dict[Any, Any] = {}
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> None:
         _refuse(self)
 
     def __len__(self) -> int:

@@ -15,7 +15,7 @@ import builtins
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import lightning.pytorch as pl
 import torch
@@ -211,13 +211,13 @@ class Unread:
         _refuse(self._path)
         return ""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Unread:
         # PyTorch asks one that is not yet made.
         if name.startswith("_"):
             raise AttributeError(name)
         return self._attribute(name)
 
-    def _attribute(self, name: str) -> Any:
+    def _attribute(self, name: str) -> Unread:
         _refuse(f"{self._path}.{name}")
 
 
@@ -230,7 +230,7 @@ class _Attribute(Unread):
         self._number = number
         self._method = method
 
-    def _attribute(self, name: str) -> Any:
+    def _attribute(self, name: str) -> Unread:
         return _Attribute(self._take, self._number, f"{self._method}.{name}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Unread:
@@ -238,7 +238,7 @@ class _Attribute(Unread):
         return Unread(f"{self._path}(...)")
 
 
-def _refuse(path: str) -> None:
+def _refuse(path: str) -> NoReturn:
     cause = f"`training_step` reads `{path}`, which a stack does not have"
     torch._dynamo.graph_break(msg=cause)
     raise CannotVectorize(cause)

@@ -26,6 +26,8 @@ class ModelStack:
         starts_alike = all(start is starts[0] for start in starts)
         views = [vector.layout.views(start) for start in (starts[:1] if starts_alike else starts)]
         self._whole: list[Tensor] = []
+        tensor: Tensor
+        rows: list[Tensor]
         for tensor, *rows in zip(vector.tensors(), *views, strict=True):
             stacked = rows[0].expand(len(starts), *tensor.shape) if starts_alike else torch.stack(rows)
             self._whole.append(_copy(stacked, tensor))

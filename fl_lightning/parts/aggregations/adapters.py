@@ -88,7 +88,8 @@ class AdapterMean(Aggregation):
             # |left right - b a|, by the triangular factors of both sides.
             r_left = torch.linalg.qr(torch.cat([left, -b], dim=1), mode="r").R
             r_right = torch.linalg.qr(torch.cat([right, a]).T, mode="r").R
-            square += float((r_left @ r_right.T).square().sum())
+            product: Tensor = r_left @ r_right.T
+            square += float(product.square().sum())
         self.error = square**0.5
         return merged
 
