@@ -13,11 +13,13 @@ from fl_lightning.report.drawing import COLORS, style_of_column
 from fl_lightning.report.figures import (
     comparisons,
     curves,
+    draw_agreement,
     draw_comparison,
     draw_curves,
     draw_spread,
     representative_fold,
 )
+from fl_lightning.report.published import published_pairs
 from fl_lightning.report.results import Results, read_results
 
 EASY = {method: ("easy", method) for method in ("FedAvg", "RADFed")}
@@ -125,3 +127,12 @@ def test_names_are_drawn_as_they_are(written: Results) -> None:
     figure, _ = draw_curves(written, lines, "val_acc", "$x$")
     [legend] = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [" _hidden", "\\$a_1\\$ and a long name\nof many words"]
+
+
+def test_scores_over_published_ones_have_a_colour_for_each_method_and_a_mark_for_each_source(tmp_path: Path) -> None:
+    published = {"a": {"scores": {"FedAvg": 51.0, "RADFed": 58.0}}, "b": {"scores": {"FedAvg": 52.0}}}
+    results = write_results(tmp_path, published=published)
+    pairs = [pair for pair in published_pairs(results) if pair.data == "easy"]
+    figure = draw_agreement(results, "easy", pairs)
+    [legend] = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["FedAvg", "RADFed", "a", "b"]

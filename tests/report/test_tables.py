@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
+from helpers.small_table import small
 from helpers.written_results import GAPS, write_results
 
+from fl_lightning.experiment import read_table
 from fl_lightning.experiment.files import read_json, write_json
 from fl_lightning.report import figures, tables
 from fl_lightning.report.drawing import style_of_column
 from fl_lightning.report.notes import power_sentences, warnings_of
 from fl_lightning.report.page import Table, is_bold, plain
+from fl_lightning.report.reference import reference_table
 from fl_lightning.report.results import Results, read_results
 
 ALL_WORSE = [-1, -2, -3, -4, -5, -6]
@@ -379,3 +383,14 @@ def test_tables_and_figures_are_what_latex_takes(written: Results, tmp_path: Pat
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
     assert done.returncode == 0, done.stdout.decode(errors="replace")[-1000:]
     assert (tmp_path / "all.pdf").exists()
+
+
+def test_all_differences_from_the_table_of_reference_are_told(tmp_path: Path) -> None:
+    own = small(reference=small(), trainer={"max_epochs": 6, "accelerator": "cpu"}, seeds=[0, 1])
+    own["methods"]["FedAvg"]["callback"]["init_args"]["clients_per_round"] = 3
+    results = replace(write_results(tmp_path / "results"), table=asdict(read_table(own)))
+    assert rows(reference_table(results)) == [
+        ["the table", "seeds", "2", "1"],
+        ["digits", "rounds", "6", "4"],
+        ["FedAvg", "callback.clients_per_round", "3", "2"],
+    ]
