@@ -11,7 +11,7 @@ import pytest
 import torch
 from helpers.algorithms import Net
 from helpers.poked import MAKE, OPTIONS, Poked, fail, fit, outcome, plain, rounds_in, uninterrupted
-from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
+from helpers.toys import BodyAndHead, Quadratic, quadratic_clients, quiet_trainer
 from lightning.pytorch.callbacks import Callback, OnExceptionCheckpoint
 from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR
 
@@ -182,3 +182,15 @@ def test_a_checkpoint_after_a_fit_holds_what_the_module_holds_then(tmp_path: Pat
         module.w.fill_(7.0)
     trainer.save_checkpoint(tmp_path / "later.ckpt")
     assert float(torch.load(tmp_path / "later.ckpt", weights_only=False)["state_dict"]["w"]) == 7.0
+
+
+def test_no_gradient_of_a_client_stays_whatever_the_groups_of_the_optimizer() -> None:
+    class Groups(BodyAndHead):
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            groups = [{"params": self.body.parameters()}, {"params": self.head.parameters()}]
+            return torch.optim.SGD(groups, lr=0.25)
+
+    module = Groups()
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)])
+    trainer.fit(module, TensorDataModule(quadratic_clients([1.0], [1.0])))
+    assert [parameter.grad for parameter in module.parameters()] == [None, None]

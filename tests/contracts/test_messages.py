@@ -30,6 +30,7 @@ from fl_lightning.datamodules import (
 )
 from fl_lightning.diagnostics import UpdateNorms
 from fl_lightning.executors import Executor, SequentialExecutor, make_executor
+from fl_lightning.experiment.build import make
 from fl_lightning.partitioners import IIDPartitioner, TopicGraph
 from fl_lightning.testing.fits import quiet_trainer
 
@@ -149,6 +150,11 @@ ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     ),
     "a sampler": (lambda _: Fixed([0], 1).with_clients_per_round(3), ["Fixed"]),
     "an aggregate": (lambda _: train(fl.FedAvg(aggregation=Short())), ["`Short.", "shape (1,)", "shape (2,)"]),
+    "two models at once": (lambda _: train(fl.FedAsync(history=3, exchange=parts.TopK(0.5))), ["`history`", "TopK("]),
+    "a name": (
+        lambda _: make({"class_path": "fl_lightning.fedavg"}, "callback", fl.FedAvg),
+        ["mean fl_lightning.FedAvg?"],
+    ),
     "a compressed message": (lambda _: train(fl.FedAvg(exchange=Shorter())), ["`Shorter.compress`", "shape (1,)"]),
     "two compressors": (
         lambda _: train(fl.FedAvg(exchange=[parts.TopK(0.5), parts.TopK(0.25)])),
@@ -255,3 +261,15 @@ def test_an_error_of_a_step_names_round_client_and_batch() -> None:
     with pytest.raises(ValueError, match="odd") as error:
         fit_clients(fl.FedAvg(1.0), Failing(0.1), quadratic_clients([1.0, 1.0], [1.0, 1.0], [2, 3]))
     assert error.value.__notes__ == ["In round 1, client 1, batch: (3,) torch.float64, (3,) torch.float64."]
+
+
+def test_a_test_without_samples_is_told() -> None:
+    clients = quadratic_clients([1.0], [1.0])
+    trainer = quiet_trainer()
+    with pytest.warns(UserWarning, match="no test samples"):
+        trainer.test(Tested(0.1), fl.TensorDataModule(clients, val=clients), verbose=False)
+
+
+class Tested(Quadratic):
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("loss", self.w)
