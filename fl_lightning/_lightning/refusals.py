@@ -18,6 +18,7 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
+from torch import Tensor
 
 from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning.data import FederatedDataModule
@@ -139,7 +140,7 @@ def _in_optimizers(trainer: pl.Trainer) -> Iterator[str]:
             )
     own = {id(parameter) for parameter in module.parameters()}
     for optimizer in trainer.optimizers:
-        given = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        given: list[Tensor] = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         foreign = [tuple(parameter.shape) for parameter in given if id(parameter) not in own]
         if foreign:
             yield (

@@ -80,7 +80,8 @@ class States:
             value: Its first value: a tensor, array, number, text, None, a :class:`ClientResult` or another of
                 :attr:`records`, or a list or dict of these.
         """
-        vars(self).setdefault("_states", []).append(name)
+        names: list[str] = vars(self).setdefault("_states", [])
+        names.append(name)
         setattr(self, name, value)
 
     def declared(self) -> dict[str, Any]:

@@ -66,7 +66,8 @@ def diagnostics(results: Results) -> Iterator[Picture]:
 
 def comparisons(results: Results) -> Iterator[Picture]:
     """Yield the comparisons of data sets that the table asks for."""
-    for title, wanted in results.table["comparisons"].items():
+    asked_for: dict[str, list[str]] = results.table["comparisons"]
+    for title, wanted in asked_for.items():
         names = [name for name in wanted if name in results.data]
         if len(names) < 2:
             continue

@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from lightning.pytorch.trainer import call
 from torch import Tensor, nn
+from torch.amp import GradScaler
 from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_leaves
 
@@ -55,7 +56,7 @@ def unscale_before_hooks(optimizers: Sequence[Optimizer]) -> None:
 
 def is_step_skipped(trainer: pl.Trainer, optimizer: Optimizer) -> bool:
     """Whether a gradient scaler has found infinite gradients, so that it skips the step for which hooks run."""
-    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    scaler: GradScaler | None = getattr(trainer.precision_plugin, "scaler", None)
     return scaler is not None and any(bool(found) for found in scaler._found_inf_per_device(optimizer).values())
 
 
@@ -65,7 +66,7 @@ def unscale(trainer: pl.Trainer, optimizer: Optimizer) -> bool:
     Returns:
         Whether they are finite. If not, the scale falls, as it does after a step that was skipped.
     """
-    scaler = getattr(trainer.precision_plugin, "scaler", None)
+    scaler: GradScaler | None = getattr(trainer.precision_plugin, "scaler", None)
     if scaler is None:
         return True
     scaler.unscale_(optimizer)

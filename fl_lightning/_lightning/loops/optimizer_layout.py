@@ -210,6 +210,7 @@ def _probe(optimizer: Optimizer) -> tuple[Optimizer, dict[Tensor, nn.Parameter]]
     """Return a copy of an optimizer with parameters and gradients of 0, and whose copy each of these parameters is."""
     zeros: dict[int, Any] = {}
     copies: dict[Tensor, nn.Parameter] = {}
+    parameter: nn.Parameter
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             zero = torch.zeros_like(parameter, requires_grad=parameter.requires_grad)
