@@ -5,6 +5,7 @@ A new message with a value in it has a line here. Sentences may change; the valu
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -261,6 +262,15 @@ def test_an_error_of_a_step_names_round_client_and_batch() -> None:
     with pytest.raises(ValueError, match="odd") as error:
         fit_clients(fl.FedAvg(1.0), Failing(0.1), quadratic_clients([1.0, 1.0], [1.0, 1.0], [2, 3]))
     assert error.value.__notes__ == ["In round 1, client 1, batch: (3,) torch.float64, (3,) torch.float64."]
+
+
+def test_a_fraction_that_is_one_client_is_told() -> None:
+    with pytest.warns(UserWarning, match=r"Only 1 of 10 clients .*clients_per_round=0\.1.*FedAvg"):
+        train(fl.FedAvg(0.1), clients=10, rounds=1)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Only ")
+        train(fl.FedAvg(0.2), clients=10, rounds=1)
+        train(fl.FedAvg(1), clients=10, rounds=1)
 
 
 def test_a_test_without_samples_is_told() -> None:

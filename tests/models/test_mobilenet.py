@@ -90,6 +90,7 @@ def test_imagenet_weights_are_looked_for_in_the_folder_of_the_data(
 
 def test_failed_download_names_the_file_and_its_place(tmp_path, monkeypatch):
     def fail(*args, **kwargs):
+        assert kwargs["check_hash"]
         raise URLError("no network")
 
     monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", fail)
