@@ -17,6 +17,15 @@ from fl_lightning.command.parser import ends_by_error, ends_by_interrupt
 ROOT = Path(__file__).parents[2]
 
 
+def test_classes_of_the_present_folder_can_be_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["elsewhere", *sys.path])
+    monkeypatch.setattr(sys, "argv", ["fl-lightning", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    assert sys.path[:2] == [str(tmp_path), "elsewhere"]
+
+
 @pytest.mark.long
 def test_help_is_shown_without_the_library() -> None:
     program = (

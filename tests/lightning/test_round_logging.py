@@ -14,7 +14,7 @@ import pytest
 import yaml
 from helpers.comparison import ValidatedClassifier, clients_of, samples, train_federatedly
 from helpers.forking import Forked
-from helpers.toys import quiet_trainer
+from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from helpers.wandb_files import read_history, read_records, values_in
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
@@ -158,3 +158,17 @@ def test_weights_and_biases_gets_the_test_as_a_summary(offline: tuple[list[Path]
     best = max(read_history(path), key=lambda row: row.get("val_acc", 0.0))
     assert 0.0 < summary["test_acc"] <= 1.0
     assert (summary["evaluated_round"], summary["round"]) == (best["round"], 3)
+
+
+def test_names_of_what_a_round_logs() -> None:
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)])
+    trainer.fit(Quadratic(0.1), TensorDataModule(quadratic_clients([1.0] * 3, [1.0] * 3)))
+    logged = {name: float(value) for name, value in trainer.callback_metrics.items() if name.startswith("fed/")}
+    assert logged == {
+        "fed/clients": 3,
+        "fed/dropped": 0,
+        "fed/left_out": 0,
+        "fed/aggregations": 1,
+        "fed/aggregated": 1,
+        "fed/models_sent": 6,
+    }
