@@ -1,6 +1,7 @@
 """SCAFFOLD with two classes a client in plain loops of torch: why does Flower's niid_bench fail for two of three seeds?
 
     python research/scripts/niid_scaffold.py [--methods flower] [--seeds 0 1 2] [--rounds 8] [--partition flower]
+    python research/scripts/niid_scaffold.py --methods here library --order here --seeds 0 --rounds 4
 
 Fashion-MNIST, ten clients of two classes, ten local epochs in batches of 64, SGD with learning rate 0.01, momentum 0.9
 and weight decay 1e-5, a CNN of 44,426 weights. The methods:
@@ -11,35 +12,65 @@ and weight decay 1e-5, a CNN of 44,426 weights. The methods:
 * ``flower, by samples``: the same, but over learning rate and samples times epochs (commit 8c0e0997, never merged).
 * ``here``: the correction is part of the gradient, and goes through the momentum; c_i is renewed by the update over
   learning rate and the reach of the steps, the |a| of FedNova.
+* ``library``: no loop, but the library's own fit, on the same partition and from the same start.
 
 ``--partition flower`` is theirs when the README got its numbers (numpy's RandomState), ``flower, later`` that of
-today's code (numpy's default_rng), with seed 42 unless ``--partition-seed`` says otherwise. Each row of the file is a
-round.
+today's code (numpy's default_rng), with seed 42 unless ``--partition-seed`` says otherwise; a number below zero stands
+for each fit's own seed. ``--order here`` gives the loops the order of samples that the library draws.
+
+``--missing 1`` lets the first client fail in the first round. Flower's control variates begin with the weights: c with
+those of the first model, c_i with those of the first model that the client gets. While all clients train in the first
+round that is the same as zero; if one does not, it is not.
+
+``--steps c++`` is four times as fast as torch, and gives the same to rounding; it needs g++. Each row of the file that
+``--output`` names is a round, each row of that of ``--clients`` is a client in a round of a loop.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import math
+import subprocess
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import lightning as L
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
 from torchvision.datasets import MNIST, FashionMNIST
 
+from fl_lightning import Scaffold
+from fl_lightning.data import SampleSplit
+from fl_lightning.datamodules import FashionMNISTDataModule, MNISTDataModule
 from fl_lightning.models import ConvNetClassifier
-from fl_lightning.partitioners import PathologicalPartitioner
+from fl_lightning.partitioners import ExplicitPartitioner, PathologicalPartitioner
+from fl_lightning.seeding import Stream, torch_generator
 
 CLIENTS = 10
 EPOCHS = 10
 BATCH = 64
 MOMENTUM = 0.9
 WEIGHT_DECAY = 1e-5
-KEYS = ["data", "classes", "partition", "partition_seed", "method", "lr", "seed", "round"]
-METHODS = ["fedavg", "flower", "flower, by samples", "here"]
+FIT = [
+    "data",
+    "classes",
+    "partition",
+    "partition_seed",
+    "method",
+    "steps",
+    "order",
+    "most",
+    "missing",
+    "lr",
+    "clip",
+    "seed",
+]
+METHODS = ["fedavg", "flower", "flower, by samples", "here", "library"]
 
 
 def flower_partition(classes: np.ndarray, per_client: int, seed: int, is_later: bool) -> list[np.ndarray]:
@@ -98,89 +129,231 @@ def reach(steps: int) -> float:
     return sum((1 - MOMENTUM**left) / (1 - MOMENTUM) for left in range(1, steps + 1))
 
 
-def train(
+def significant(value: float) -> float:
+    """Return a number with four digits."""
+    return float(f"{value:.4g}")
+
+
+def network(seed: int) -> ConvNetClassifier:
+    """Return the network at the start of a seed's fits."""
+    torch.manual_seed(seed)
+    return ConvNetClassifier(
+        in_channels=1,
+        image_size=28,
+        channels=[6, 16],
+        hidden=[120, 84],
+        lr=0.01,
+        momentum=MOMENTUM,
+        weight_decay=WEIGHT_DECAY,
+    )
+
+
+def partition(options: argparse.Namespace, classes: np.ndarray, seed: int) -> list[np.ndarray]:
+    """Return the samples of each client."""
+    if options.partition == "here":
+        partitioner = PathologicalPartitioner(CLIENTS, num_classes_per_partition=options.classes, seed=seed)
+        clients = list(partitioner(classes).indices)
+    else:
+        is_later = options.partition == "flower, later"
+        clients = flower_partition(classes, options.classes, partition_seed(options, seed), is_later)
+    if options.most:
+        clients = [samples[:: math.ceil(len(samples) / options.most)] for samples in clients]
+    return clients
+
+
+def partition_seed(options: argparse.Namespace, seed: int) -> int:
+    """Return the seed of a fit's partition."""
+    return seed if options.partition == "here" or options.partition_seed < 0 else options.partition_seed
+
+
+Train = Callable[[Flat, Tensor, Tensor, Tensor | None, str, argparse.Namespace, Tensor], float]
+
+
+def train_by_torch(
     net: Flat,
     images: Tensor,
     classes: Tensor,
     correction: Tensor | None,
     method: str,
-    lr: float,
-    order: torch.Generator,
-) -> int:
-    """Train one client from `net.weights`; return the number of steps."""
+    options: argparse.Namespace,
+    order: Tensor,
+) -> float:
+    """Train one client from `net.weights` on; return the longest gradient of the loss."""
     velocity = torch.zeros_like(net.weights)
-    steps = 0
-    for _ in range(EPOCHS):
-        for batch in torch.randperm(len(classes), generator=order).split(BATCH):
+    longest = 0.0
+    for epoch in order:
+        for batch in epoch.split(BATCH):
             net.backward(images[batch], classes[batch])
+            length = float(net.gradient.norm())
+            longest = max(longest, length)
+            if options.clip and length > options.clip:
+                net.gradient *= options.clip / length
             gradient = net.gradient.add(net.weights, alpha=WEIGHT_DECAY)
             if correction is not None and method == "here":
                 gradient += correction
             velocity = velocity.mul_(MOMENTUM).add_(gradient)
-            net.weights.sub_(velocity, alpha=lr)
+            net.weights.sub_(velocity, alpha=options.lr)
             if correction is not None and method != "here":
-                net.weights.sub_(correction, alpha=lr)
-            steps += 1
-    return steps
+                net.weights.sub_(correction, alpha=options.lr)
+    return longest
 
 
-def run(options: argparse.Namespace, method: str, seed: int) -> Iterator[dict[str, object]]:
-    """Yield what is known after each round, until the weights are no longer finite."""
+def compiled_train() -> Train:
+    """Return the same as `train_by_torch`, to rounding, from the C++ beside this file."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "niid_steps.so"
+        source = Path(__file__).with_name("niid_steps.cpp")
+        flags = ["-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC"]
+        subprocess.run(["g++", *flags, str(source), "-o", str(result)], check=True)
+        function = ctypes.CDLL(str(result)).train
+    number, real = ctypes.c_int, ctypes.c_float
+    function.restype = real
+    function.argtypes = [*[ctypes.c_void_p] * 4, number, number, ctypes.c_void_p, ctypes.c_bool, *[real] * 4]
+
+    def train(
+        net: Flat,
+        images: Tensor,
+        classes: Tensor,
+        correction: Tensor | None,
+        method: str,
+        options: argparse.Namespace,
+        order: Tensor,
+    ) -> float:
+        images = images.contiguous()
+        correction = torch.zeros_like(net.weights) if correction is None else correction
+        arrays = [tensor.data_ptr() for tensor in (net.weights, images, classes, order)]
+        settings = (method == "here", options.lr, MOMENTUM, WEIGHT_DECAY, options.clip)
+        return float(function(*arrays, len(classes), EPOCHS, correction.data_ptr(), *settings))
+
+    return train
+
+
+def loop(
+    options: argparse.Namespace, method: str, seed: int
+) -> Iterator[tuple[dict[str, float], list[dict[str, float]]]]:
+    """Yield what is known of each round and of each client in it, until the weights are no longer finite."""
     images, classes, test_images, test_classes = options.samples
-    torch.manual_seed(seed)
-    module = ConvNetClassifier(in_channels=1, image_size=28, channels=[6, 16], hidden=[120, 84])
-    net = Flat(module)
+    net = Flat(network(seed))
     order = torch.Generator().manual_seed(seed)
-    if options.partition != "here":
-        is_later = options.partition == "flower, later"
-        clients = flower_partition(classes.numpy(), options.classes, options.partition_seed, is_later)
-    else:
-        partitioner = PathologicalPartitioner(CLIENTS, num_classes_per_partition=options.classes, seed=seed)
-        clients = list(partitioner(classes.numpy()).indices)
+    clients = partition(options, classes.numpy(), seed)
+    train = compiled_train() if options.steps == "c++" else train_by_torch
     is_scaffold = method != "fedavg"
-    server = torch.zeros_like(net.weights)
-    own = torch.zeros(CLIENTS, len(net.weights))
     model = net.weights.clone()
+    server = torch.zeros_like(model)
+    own = torch.zeros(CLIENTS, len(model))
+    if options.missing:
+        server = model.clone()
+    has_begun = [not options.missing] * CLIENTS
     for index in range(options.rounds):
         mean = torch.zeros_like(model)
         change = torch.zeros_like(model)
-        for client, indices in enumerate(clients):
-            samples = torch.as_tensor(indices)
+        details = []
+        absent = 0 if index else options.missing
+        samples_of_round = sum(map(len, clients[absent:]))
+        for client in range(absent, CLIENTS):
+            samples = torch.as_tensor(clients[client])
+            if options.order == "here":
+                order = torch_generator(seed, Stream.SHUFFLE, index, client)
+            if not has_begun[client]:
+                own[client] = model
+                has_begun[client] = True
             net.weights.copy_(model)
             correction = server - own[client] if is_scaffold else None
-            steps = train(net, images[samples], classes[samples], correction, method, options.lr, order)
-            share = len(samples) / len(classes)
+            epochs = torch.stack([torch.randperm(len(samples), generator=order) for _ in range(EPOCHS)])
+            longest = train(net, images[samples], classes[samples], correction, method, options, epochs)
+            steps = EPOCHS * math.ceil(len(samples) / BATCH)
+            share = len(samples) / samples_of_round
             mean += share * net.weights
+            details.append(
+                {
+                    "client": client,
+                    "samples": len(samples),
+                    "correction": 0.0 if correction is None else significant(float(correction.norm())),
+                    "longest_gradient": significant(longest),
+                    "way": significant(float((net.weights - model).norm())),
+                    "norm_of_model": significant(float(net.weights.norm())),
+                }
+            )
             if is_scaffold:
                 by = {"flower": steps, "flower, by samples": EPOCHS * len(samples), "here": reach(steps)}[method]
                 renewed = own[client] - server + (model - net.weights) / (options.lr * by)
                 change += share * (renewed - own[client])
                 own[client] = renewed
         model = mean
-        server = server + change
+        server = server + change * (CLIENTS - absent) / CLIENTS
         net.weights.copy_(model)
-        yield {
-            "data": options.data,
-            "classes": options.classes,
-            "partition": options.partition,
-            "partition_seed": seed if options.partition == "here" else options.partition_seed,
-            "method": method,
-            "lr": options.lr,
-            "seed": seed,
-            "round": index + 1,
+        row = {
             "test_acc": round(net.accuracy(test_images, test_classes), 4),
-            "norm_of_model": float(f"{float(model.norm()):.4g}"),
-            "norm_of_c": float(f"{float(server.norm()):.4g}"),
-            "largest_correction": float(f"{float((server - own).norm(dim=1).max()):.4g}"),
+            "norm_of_model": significant(float(model.norm())),
+            "norm_of_c": significant(float(server.norm())),
+            "largest_correction": significant(float((server - own).norm(dim=1).max())),
         }
+        yield row, details
         if not bool(model.isfinite().all()):
             break
 
 
-def add(row: dict[str, object], path: Path) -> None:
-    """Add a row to a file, or replace it."""
+class Watch(L.Callback):
+    """Notes what is known of each round of the library's fit."""
+
+    def __init__(self, algorithm: Scaffold, test_images: Tensor, test_classes: Tensor) -> None:
+        self.rows: list[dict[str, float]] = []
+        self._algorithm = algorithm
+        self._test = (test_images, test_classes)
+
+    @torch.no_grad()
+    def on_round_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """The round is done: the module holds the server's model."""
+        net = Flat(pl_module)
+        server = self._algorithm.control_variate
+        corrections = [server - self._algorithm.client_control_variate(client) for client in range(CLIENTS)]
+        row = {
+            "test_acc": round(net.accuracy(*self._test), 4),
+            "norm_of_model": significant(float(net.weights.norm())),
+            "norm_of_c": significant(float(server.norm())),
+            "largest_correction": significant(max(float(correction.norm()) for correction in corrections)),
+        }
+        self.rows.append(row)
+        print(row, flush=True)
+
+
+def library(options: argparse.Namespace, seed: int) -> list[dict[str, float]]:
+    """Return what is known of each round of the library's fit."""
+    _, classes, test_images, test_classes = options.samples
+    kind = FashionMNISTDataModule if options.data == "Fashion" else MNISTDataModule
+    data = kind(
+        data_dir=options.folder,
+        partitioner=ExplicitPartitioner([part.tolist() for part in partition(options, classes.numpy(), seed)]),
+        split=SampleSplit(val=0.0, test="official"),
+        batch_size=BATCH,
+    )
+    algorithm = Scaffold(
+        clients_per_round=1.0,
+        local_epochs=EPOCHS,
+        momentum=MOMENTUM,
+        weighting="samples",
+        executor="sequential",
+        seed=seed,
+    )
+    watch = Watch(algorithm, test_images, test_classes)
+    trainer = L.Trainer(
+        accelerator="cpu",
+        max_epochs=options.rounds,
+        callbacks=[algorithm, watch],
+        limit_val_batches=0,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(network(seed), datamodule=data)
+    return watch.rows
+
+
+def add(rows: list[dict[str, object]], keys: list[str], path: Path) -> None:
+    """Add rows to a file, or replace them."""
     known = [pd.read_csv(path)] if path.exists() else []
-    together = pd.concat([*known, pd.DataFrame([row])]).drop_duplicates(KEYS, keep="last").sort_values(KEYS)
+    together = pd.concat([*known, pd.DataFrame(rows)]).drop_duplicates(keys, keep="last").sort_values(keys)
     together.to_csv(path, index=False, lineterminator="\n")
 
 
@@ -190,12 +363,20 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--partition", choices=["flower", "flower, later", "here"], default="flower")
-    parser.add_argument("--partition-seed", type=int, default=42, help="seed of Flower's partition")
+    parser.add_argument(
+        "--partition-seed", type=int, default=42, help="seed of Flower's partition; -1: that of the fit"
+    )
+    parser.add_argument("--steps", choices=["torch", "c++"], default="torch", help="what takes the loops' steps")
+    parser.add_argument("--order", choices=["loop", "here"], default="loop", help="who draws the order of samples")
     parser.add_argument("--data", choices=["Fashion", "MNIST"], default="Fashion")
     parser.add_argument("--classes", type=int, default=2, help="classes of a client")
+    parser.add_argument("--most", type=int, default=0, help="most samples of a client; 0: all that it has")
+    parser.add_argument("--missing", type=int, default=0, help="clients that fail in the first round; for flower")
     parser.add_argument("--lr", type=float, default=0.01)
+    parser.add_argument("--clip", type=float, default=0.0, help="longest gradient of the loss; 0: any")
     parser.add_argument("--folder", default="data", help="folder that has the data sets")
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--clients", type=Path)
     options = parser.parse_args()
     kind = FashionMNIST if options.data == "Fashion" else MNIST
     training = kind(options.folder, train=True)
@@ -208,11 +389,31 @@ def main() -> None:
     )
     for seed in options.seeds:
         for method in options.methods:
+            fit = {
+                "data": options.data,
+                "classes": options.classes,
+                "partition": options.partition,
+                "partition_seed": partition_seed(options, seed),
+                "method": method,
+                "steps": options.steps,
+                "order": options.order,
+                "most": options.most,
+                "missing": options.missing,
+                "lr": options.lr,
+                "clip": options.clip,
+                "seed": seed,
+            }
             begin = time.process_time()
-            for row in run(options, method, seed):
-                print(f"{row}, {time.process_time() - begin:.0f} s", flush=True)
+            rounds = (
+                ((row, []) for row in library(options, seed)) if method == "library" else loop(options, method, seed)
+            )
+            for index, (row, clients) in enumerate(rounds):
+                print(f"{fit}, round {index + 1}: {row}, {time.process_time() - begin:.0f} s", flush=True)
                 if options.output:
-                    add(row, options.output)
+                    add([{**fit, "round": index + 1, **row}], [*FIT, "round"], options.output)
+                if options.clients and clients:
+                    of_clients = [{**fit, "round": index + 1, **client} for client in clients]
+                    add(of_clients, [*FIT, "round", "client"], options.clients)
 
 
 if __name__ == "__main__":
