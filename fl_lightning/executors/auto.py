@@ -97,6 +97,11 @@ class AutoExecutor(Executor):
     def _has_chosen(self) -> bool:
         return self.cause is not None or bool(self.reason)
 
+    @property
+    def _is_stacking(self) -> bool:
+        """Whether stacks were chosen, and none has failed since."""
+        return bool(self.reason) and self.cause is None
+
     def _take(self, choice: Choice) -> None:
         self._stacks.cause = choice.cause
         self.reason = choice.reason
@@ -114,7 +119,7 @@ class AutoExecutor(Executor):
         if not self._has_chosen:
             first, tasks = self._choose(tasks, training, algorithm)
             yield from first
-        if self.reason and self.cause is None:
+        if self._is_stacking:
             yield from self._stacks.run(tasks, training, algorithm)
         else:
             yield from self._sequential.run(tasks, training, algorithm)
@@ -188,7 +193,7 @@ class AutoExecutor(Executor):
 
 
 def _expected_steps(tasks: Sequence[Task], training: LocalTraining) -> float:
-    """Return the steps of this process's clients in the whole fit, if all rounds are as this one."""
+    """Return how often clients call ``training_step`` here in the whole fit, if all rounds are as this one."""
     trainer = training.trainer
     steps = sum(map(training.batches.number, tasks))
     if trainer.max_epochs in (None, -1):
