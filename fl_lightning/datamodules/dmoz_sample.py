@@ -68,7 +68,7 @@ def write_sample_dump(data_dir: str | os.PathLike[str], num_pages: int = 20_000,
 def _write(path: Path, entries: Iterator[str]) -> None:
     with atomic_file(path) as temporary:
         text = "".join([_HEADER, *entries, "</RDF>\n"])
-        temporary.write_text(text, encoding="utf-8", errors="surrogateescape", newline="\n")
+        temporary.write_bytes(text.encode(errors="surrogateescape"))
 
 
 def _topics() -> Iterator[str]:

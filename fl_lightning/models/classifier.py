@@ -112,7 +112,7 @@ class Classifier(L.LightningModule):
         self.log(f"{stage}_loss", loss, batch_size=len(y))
         for name, metric in cast(Mapping[str, Metric], metrics).items():
             metric.update(logits, y)
-            self.log(f"{stage}_{name}", metric, prog_bar=name == "acc", batch_size=len(y))
+            self.log(f"{stage}_{name}", metric, prog_bar=name == "acc")
         return {"loss": loss, "preds": logits, "target": y}
 
 

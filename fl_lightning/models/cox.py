@@ -74,7 +74,7 @@ class CoxRegression(L.LightningModule):
         risk = self(x)
         metric.update(risk, y)  # type: ignore[operator]
         self.log(f"{stage}_loss", cox_loss(risk, y), batch_size=len(y))
-        self.log(f"{stage}_cindex", metric, batch_size=len(y))  # type: ignore[arg-type]
+        self.log(f"{stage}_cindex", metric)  # type: ignore[arg-type]
         return {"preds": risk, "target": y}
 
 

@@ -74,8 +74,10 @@ def test_trains_the_same_weights_as_without(tmp_path, batch_size):
     assert_same_weights(fit(Net(), Images(), FrozenPrefixCache(tmp_path, batch_size)), plain)
 
 
-def test_each_sample_passes_the_prefix_once(tmp_path):
+def test_each_sample_passes_the_prefix_once(tmp_path, capsys):
     fit(Net(), Images(), FrozenPrefixCache(tmp_path, batch_size=16))
+    # A bar says what takes the time.
+    assert "prefix: 100%" in capsys.readouterr().err
     # One sample to learn the outputs' shape, then 56 samples; batches are filled up to multiples of 16 rows.
     assert BATCHES_SEEN == [16, 16, 16, 16, 16]
 

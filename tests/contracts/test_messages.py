@@ -80,8 +80,8 @@ def train(callback: fl.AggregationCallback, *others: Any, rounds: int = 2, clien
     return fit_clients(callback, Quadratic(lr=0.1), data, rounds, *others, **options)
 
 
-def table(**data: Any) -> None:
-    experiment.read_table(small(data={"digits": {**small()["data"]["digits"], **data}}))
+def table(**data: Any) -> experiment.Table:
+    return experiment.read_table(small(data={"digits": {**small()["data"]["digits"], **data}}))
 
 
 def trace(tmp_path: Path) -> None:
@@ -222,6 +222,10 @@ ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "no preprocessing": (lambda tmp_path: fl.load_preprocessing(saved(tmp_path)), ["last.ckpt"]),
     "a folder": (a_file_for_a_folder, ["`dirpath`", "taken'"]),
     "a spec": (lambda _: table(model=3), ["`model`", "3"]),
+    "a spec by its name": (
+        lambda tmp_path: experiment.describe_plan(table(model="$kind", values={"kind": 3}), tmp_path),
+        ["`model`", "got 3"],
+    ),
     "a spec inside": (lambda _: table(datamodule=NO_CLASS), ["`datamodule.inner`", "3"]),
     "published": (
         lambda _: table(published={"paper": {"scores": {"FedAvg": {"score": 1.0, "deviation": 2}}}}),

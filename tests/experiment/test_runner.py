@@ -3,15 +3,18 @@ from __future__ import annotations
 import json
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from experiment.conftest import Run, run_here
 from helpers.small_table import small, with_methods
 
 from fl_lightning.command import main
-from fl_lightning.experiment import describe_plan, describe_time, measure_paces, read_table
+from fl_lightning.data.tensor_bytes import fingerprint
+from fl_lightning.experiment import describe_plan, describe_time, estimate, measure_paces, read_table
 from fl_lightning.experiment.files import read_csv
 from fl_lightning.experiment.progress import Progress
 from fl_lightning.experiment.store import Store
@@ -36,7 +39,8 @@ def test_methods_share_partition_weights_and_draws_and_differ_in_the_rest(tmp_pa
         # the same clients train in the first round of both, from the same weights
         curves = [read_csv(tmp_path / "cells" / row["cell"] / "curve.csv") for row in pair]
         assert curves[0][0]["train_loss"] == curves[1][0]["train_loss"]
-    assert len({row["initial_weights"] for row in rows}) == 1
+    # Bias and weights of the linear model begin at 0.
+    assert {row["initial_weights"] for row in rows} == {fingerprint([torch.zeros(10), torch.zeros(10, 3072)])}
     assert "4 of 4 cells are finished" in text
     written = read_csv(tmp_path / "results.csv")
     assert [float(row["score"]) for row in written] == [row["test_acc_clients"] for row in rows]
@@ -304,6 +308,14 @@ def test_plan_and_time(tmp_path: Path) -> None:
     nothing, reason = describe_time(table, paces, errors).splitlines()
     assert nothing.startswith("Nothing has been measured")
     assert reason.startswith("CANNOT RUN digits: ValueError: `l2`")
+
+
+def test_a_measured_round_has_its_share_of_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A round takes a second, and the validation after the last one ten, which the table has in every fifth round.
+    ends = iter([0.0, 1.0, 2.0, 13.0])
+    monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=lambda: next(ends)))
+    table = small(trainer={"max_epochs": 10, "accelerator": "cpu", "check_val_every_n_epoch": 5})
+    assert measure_paces(read_table(table)) == ({"digits": 3.0}, {})
 
 
 def test_the_plan_says_how_many_seeds_and_data_sets_a_test_needs(tmp_path: Path) -> None:

@@ -53,6 +53,23 @@ def test_evaluation_steps_hand_out_predictions_and_targets():
     assert collect.outputs["loss"].item() == pytest.approx(math.log(2))
 
 
+@pytest.mark.parametrize("stage", ["fit", "validate"])
+def test_losses_weigh_samples_where_these_come_second_in_the_inputs(stage: str) -> None:
+    class TimeFirst(Constant):
+        def forward(self, x: Tensor) -> Tensor:
+            return self.logits.expand(x.shape[1], 2)
+
+    module = TimeFirst(lr=0.0)
+    module.logits.data = torch.tensor([0.0, math.log(3)])
+    # Two steps of three samples of class 1, and five steps of one of class 0: their losses are log(4/3) and log(4).
+    batches = [(torch.zeros(2, 3), torch.ones(3, dtype=torch.long)), (torch.zeros(5, 1), torch.tensor([0]))]
+    trainer = quiet_trainer(max_epochs=1)
+    getattr(trainer, stage)(module, DataLoader(batches, batch_size=None))
+    name = {"fit": "train", "validate": "val"}[stage]
+    assert float(trainer.callback_metrics[f"{name}_loss"]) == pytest.approx((3 * math.log(4 / 3) + math.log(4)) / 4)
+    assert float(trainer.callback_metrics[f"{name}_acc"]) == pytest.approx(3 / 4)
+
+
 @pytest.mark.parametrize("labelled", [True, False])
 def test_predictions_are_the_logits(labelled):
     module = Constant()

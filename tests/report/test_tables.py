@@ -16,6 +16,7 @@ from helpers.written_results import GAPS, write_results
 
 from fl_lightning.experiment import read_table
 from fl_lightning.experiment.files import read_json, write_json
+from fl_lightning.experiment.table_file import read_table
 from fl_lightning.report import figures, tables
 from fl_lightning.report.drawing import style_of_column
 from fl_lightning.report.notes import power_sentences, warnings_of
@@ -262,6 +263,23 @@ def test_a_method_without_runs_on_a_data_set_leaves_its_cells_empty(tmp_path: Pa
     assert [row[3] for row in rows(tables.relative_table(results))] == ["+7.00", ""]
     assert tables.rank_table(results) is None
     assert rows(tables.finished_table(results)) == [["easy", "6", "6", "0"], ["hard", "6", "0", "0"]]
+
+
+def test_a_data_set_without_runs_has_none_that_are_finished(tmp_path: Path) -> None:
+    write_results(tmp_path)
+    lines = (tmp_path / "results.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "results.csv").write_text("".join(line for line in lines if not line.startswith("hard")))
+    assert rows(tables.finished_table(read_results(tmp_path))) == [["easy", "6", "6", "0"], ["hard", "0", "0", "0"]]
+
+
+def test_all_settings_that_are_not_the_papers_are_listed(written: Results) -> None:
+    here = read_table(small(seeds=[0, 1], reproduces="a paper", reference=small()))
+    here.data["digits"].trainer["max_epochs"] = 2
+    found = reference_table(replace(written, table=asdict(here)))
+    assert found is not None
+    assert rows(found) == [["the table", "seeds", "2", "1"], ["digits", "rounds", "2", "4"]]
+    # Settings are no numbers, whose minus is longer than a hyphen.
+    assert found.numbers == []
 
 
 def test_runs_without_a_score_are_listed(tmp_path: Path) -> None:
