@@ -55,13 +55,6 @@ def test_runs_of_different_lengths_are_aligned_by_their_rounds(tmp_path: Path, m
     assert text.endswith(", where all runs of a line have values")
 
 
-def test_the_legend_names_all_methods_that_others_have_published(tmp_path: Path) -> None:
-    published = {"a": {"scores": {"FedAvg": 51.0, "RADFed": 58.0}}}
-    results = write_results(tmp_path, published=published)
-    figure = draw_agreement(results, "easy", [pair for pair in published_pairs(results) if pair.data == "easy"])
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["FedAvg", "RADFed"]
-
-
 def test_spread_shows_each_run(written: Results) -> None:
     # of two folds none is nearer to their mean
     assert representative_fold(written, "easy") is None
