@@ -196,6 +196,10 @@ def test_stacks_go_into_the_frozen_weights(base_travels: bool, monkeypatch: pyte
         weight = weight + 0.5 * (products[0] / 3 + products[1] * 2 / 3)
     assert torch.allclose(layer.layer.weight, weight, rtol=1e-12, atol=1e-14)
     assert not layer.lora_B.any()
+    if base_travels:
+        run = algorithm.algorithm.run
+        for model in (run.server.model, run.shown):
+            assert torch.equal(run.federation.tensors(model)["net.0.layer.weight"], layer.layer.weight)
     # one A for all clients, and a new one in each round: the first is the module's
     assert torch.equal(starts[0], first[0])
     assert torch.equal(starts[2], starts[3])

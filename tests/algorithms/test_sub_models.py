@@ -216,12 +216,13 @@ class TwoHeads(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-def test_a_user_names_the_layers_of_inputs_and_outputs_and_what_stays_whole() -> None:
+@pytest.mark.parametrize("method", [fl.HeteroFL, fl.FjORD])
+def test_a_user_names_the_layers_of_inputs_and_outputs_and_what_stays_whole(method: Any) -> None:
     module = TwoHeads()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     clients = [(torch.randn(5, 3).double(), torch.randn(5, 2).double())]
     names: dict[str, Any] = {"inputs": "body.*", "outputs": ["first.weight", "second.*"], "whole": "scale"}
-    fit_clients(fl.HeteroFL([0.5], 1.0, **names), module, clients)
+    fit_clients(method([0.5], 1.0, **names), module, clients)
     moved = {name: (tensor != before[name]) for name, tensor in module.state_dict().items()}
     units = torch.tensor([True, True, False, False])
     assert torch.equal(moved["body.weight"], units.unsqueeze(1).expand(4, 3))

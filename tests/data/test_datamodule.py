@@ -224,6 +224,15 @@ def test_a_trainer_trains_centrally_without_an_aggregation_callback_and_federate
 # ---- errors ----
 
 
+@pytest.mark.parametrize(("without", "is_told"), [("test", True), ("val", False)])
+def test_a_trainer_that_tests_without_test_samples_says_so(
+    without: str, is_told: bool, recwarn: pytest.WarningsRecorder
+) -> None:
+    data = Rows(FixedPartitioner(), split=FixedSplit(**{without: ()}))
+    quiet_trainer().test(Linear(), datamodule=data, verbose=False)
+    assert any("no test samples" in str(warning.message) for warning in recwarn) == is_told
+
+
 def test_before_setup_nothing_is_known_of_clients():
     for name in ("num_clients", "client_ids", "client_sizes", "partition", "labels", "class_names"):
         with pytest.raises(RuntimeError, match=r"`setup\(\)`"):

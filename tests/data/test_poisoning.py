@@ -96,6 +96,14 @@ def test_bytes_are_stamped_in_the_units_in_which_success_is_measured() -> None:
     torch.testing.assert_close(backdoor.stamped(served), served, atol=0.5 / 255 / 0.2, rtol=0)
 
 
+def test_a_stamp_that_bytes_cannot_hold_is_refused_with_what_they_can() -> None:
+    data = Bytes(IIDPartitioner(2, seed=0), split=SampleSplit(val=0.0, test=0.0))
+    data.poison_with(Backdoor([0], fraction=1.0, size=2, value=1.5))
+    # Bytes are (0 - 0.5) / 0.5 = -1 to 1 in one channel, and (0 - 0.4) / 0.2 = -2 to 3 in the other.
+    with pytest.raises(ValueError, match=r"from -1 to 1\b.* from -2 to 1\.5\b"):
+        data.setup()
+
+
 class TellsByCorner(L.LightningModule):
     """Takes an image for class 2 if its corner is bright, and for class 0 otherwise."""
 

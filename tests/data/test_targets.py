@@ -131,6 +131,14 @@ def test_the_target_of_three_tensors_is_asked_for_where_it_is_read() -> None:
     assert [part.tolist() for part in batch_of(trained)[1:]] == [Y.tolist(), MASK.tolist()]  # nobody reads it
 
 
+@pytest.mark.parametrize("batch", [X, [X]])
+def test_inputs_alone_are_not_their_own_target(batch: Any) -> None:
+    data = TensorDataModule([(X, Y)])
+    data.setup()
+    with pytest.raises(TypeError, match="got"):
+        data.outputs_and_targets(batch, None)
+
+
 def test_a_place_outside_of_the_batch_is_named() -> None:
     data = TensorDataModule([(X, Y)], target=2)
     data.setup()

@@ -92,6 +92,8 @@ def test_folders_that_do_not_fit(three: Path, tmp_path: Path) -> None:
         set_up(DomainDataModule(three / "photo"))
     with pytest.raises(ValueError, match=r"`left_out` must be a domain.*art, photo, sketch.*'sketsh'"):
         set_up(DomainDataModule(three, "sketsh"))
+    with pytest.raises(ValueError, match=r"'photo' alone.*`left_out`"):
+        set_up(DomainDataModule(write(tmp_path / "single", photo={"cat": 1}), "photo"))
     (three / "photo" / "cat").rename(three / "photo" / "cats")
     with pytest.raises(ValueError, match=r"'art'.* has no images of cats"):
         set_up(DomainDataModule(three))

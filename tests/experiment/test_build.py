@@ -41,10 +41,31 @@ def test_classes_are_built_at_any_depth() -> None:
     assert (named.standardize, named.split.fold) == ("global", 3)
 
 
+NOTHING: list[int] = []
+
+
+class Choosing:
+    """Knows by a value of its own that an argument was not given."""
+
+    def __init__(self, rate: float, sizes: list[int] = NOTHING) -> None:
+        self.rate = rate
+        self.was_given = sizes is not NOTHING
+
+
+def test_arguments_that_a_spec_lacks_keep_their_defaults() -> None:
+    made = make({"class_path": f"{__name__}.Choosing", "init_args": {"rate": 1}})
+    assert (made.rate, made.was_given) == (1.0, False)
+
+
 @pytest.mark.parametrize("path", ["fl_lightning.FedNothing", "nowhere.at.all"])
 def test_paths_that_name_nothing(path: str) -> None:
     with pytest.raises(ValueError, match=f"'{path}' cannot be imported"):
         make([{"class_path": "fl_lightning.FedAvg", "init_args": {"sampler": {"class_path": path}}}])
+
+
+def test_a_name_in_other_letters_is_answered_by_the_right_one() -> None:
+    with pytest.raises(ValueError, match=r"'fl_lightning\.RadFed'.*fl_lightning\.RADFed"):
+        make({"class_path": "fl_lightning.RadFed"})
 
 
 def test_identity_depends_on_content_and_not_on_order() -> None:
