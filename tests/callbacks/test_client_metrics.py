@@ -351,6 +351,7 @@ def test_pictures_of_unequal_sizes_are_scored_pixel_by_pixel() -> None:
 def test_samples_of_unequal_shapes_want_targets_of_the_same_positions() -> None:
     sets = [TensorDataset(torch.zeros(2, width), torch.zeros(2)) for width in (3, 4)]
     data = ClientDatasetsModule(sets, test=sets, batch_size=2, eval_batch_size=2)
-    with pytest.raises(ValueError, match="`outputs_and_targets`"):
+    with pytest.raises(ValueError, match="`outputs_and_targets`") as error:
         metrics = ClientMetrics(lambda preds, target: preds.sum(), "sum", pooled=True)
         quiet_trainer(callbacks=[metrics]).test(Silent(), datamodule=data, verbose=False)
+    assert "((2, 3), (2,)), ((2, 4), (2,))" in str(error.value)

@@ -34,6 +34,16 @@ def test_vector_holds_parameters_and_then_buffers_and_frozen_tensors() -> None:
     assert torch.equal(state.read()[:21], vector[:21])
 
 
+def test_a_counter_that_single_precision_cannot_hold_stays_exact() -> None:
+    module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    module[1].num_batches_tracked.fill_(2**24 + 1)
+    state = StateVector(module)
+    vector = state.read()
+    vector[-1] += 2
+    state.write(vector)
+    assert module[1].num_batches_tracked.item() == 2**24 + 3
+
+
 def test_vector_refuses_what_cannot_be_averaged() -> None:
     with pytest.raises(ValueError, match="requires_grad"):
         StateVector(nn.Linear(2, 2).requires_grad_(False))

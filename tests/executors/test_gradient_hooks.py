@@ -12,6 +12,7 @@ from helpers.stacked import Module, clients_of, linear
 from helpers.toys import quiet_trainer
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.utilities import grad_norm
+from torchmetrics import MeanMetric
 
 from fl_lightning import FedAvg, Scaffold, TensorDataModule
 from fl_lightning.executors import VectorizedExecutor
@@ -166,13 +167,17 @@ class Averages(Hooked):
     def __init__(self) -> None:
         super().__init__()
         self.average = copy.deepcopy(self.layers).requires_grad_(False)
+        self.distances = MeanMetric()
 
     def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         decay = min(0.9, (1 + self.global_step) / (10 + self.global_step))
         with torch.no_grad():
             for mean, parameter in zip(self.average.parameters(), self.layers.parameters(), strict=True):
                 mean.mul_(decay).add_(parameter, alpha=1 - decay)
-        self.log("distance", (self.average[0].weight - self.layers[0].weight).norm())
+        distance = (self.average[0].weight - self.layers[0].weight).norm()
+        self.log("distance", distance)
+        self.distances.update(distance)
+        self.log("distances", self.distances, on_step=True, on_epoch=True)
 
 
 class ClampsItsWeights(Hooked):

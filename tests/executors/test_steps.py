@@ -78,8 +78,9 @@ def of_own_forward(module: Any, x: Tensor, y: Tensor) -> Tensor:
 
 
 def of_matrices(module: Any, x: Tensor, y: Tensor) -> Tensor:
-    """A matrix turned twice, columns by their numbers, and a sum of two types."""
-    turned = F.cross_entropy(module.layers(x @ module.square.t().permute(1, 0)), y)
+    """A matrix turned twice, values that are filled up, columns by their numbers, and a sum of two types."""
+    padded = F.pad(x @ module.square.t().permute(1, 0), (1, 0))
+    turned = F.cross_entropy(module.layers(padded[:, 1:]), y)
     columns = module.layers(x)[:, [0, 2]].square().mean()
     return turned + columns + F.cross_entropy((x @ module.square + torch.arange(6))[:, :3], y)
 

@@ -84,7 +84,10 @@ def test_each_process_keeps_a_sample() -> None:
 
 class Distance(Quadratic):
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int) -> None:
-        self.log("distance", (self.w - batch[1]).abs().mean())
+        distance = (self.w - batch[1]).abs().mean()
+        self.log("distance", distance)
+        if float(distance) == 110.0:
+            self.log("largest", distance)
 
 
 class TwoSets(TensorDataModule):
@@ -103,3 +106,5 @@ def test_two_processes_join_the_numbers_of_each_loader() -> None:
     trainer.fit(Distance(lr=0.0), datamodule=data)  # the weight stays 0
     assert float(trainer.callback_metrics["distance/dataloader_idx_0"]) == 3.0
     assert float(trainer.callback_metrics["distance/dataloader_idx_1"]) == 50.0
+    # This process has not seen that sample.
+    assert float(trainer.callback_metrics["largest/dataloader_idx_1"]) == 110.0

@@ -8,6 +8,7 @@ from typing import Any
 import lightning as L
 from helpers.comparison import Classifier, clients_of, samples, train_centrally, train_federatedly
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import SingleDeviceStrategy
 
 CALLBACK_HOOKS = [name for name, _ in inspect.getmembers(Callback, inspect.isfunction) if name.startswith("on_")]
 MODULE_HOOKS = [
@@ -94,6 +95,17 @@ def test_skipped_batch_calls_the_hooks_that_lightning_calls() -> None:
     train_federatedly(Skips(calls["federated"]), [data], callbacks=[Recorder(calls["federated"])], limit_val_batches=0)
     train_centrally(Skips(calls["central"]), data, callbacks=[Recorder(calls["central"])], limit_val_batches=0)
     assert calls["federated"] == calls["central"]
+
+
+def test_a_strategy_sees_each_batch() -> None:
+    seen: list[tuple[int, int]] = []
+
+    class Watching(SingleDeviceStrategy):
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+            seen.append((len(batch[0]), batch_idx))
+
+    train_federatedly(Classifier(), clients_of(8, 3), strategy=Watching("cpu"))
+    assert seen == [(4, 0), (4, 1), (3, 0)]
 
 
 def test_trainer_tells_epoch_and_last_batch_of_the_round() -> None:

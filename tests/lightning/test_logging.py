@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -107,6 +108,16 @@ def test_values_of_steps_and_rounds() -> None:
     assert memory.values("quiet") == []
     assert trainer.progress_bar_metrics["both_epoch"] == pytest.approx(31 / 8)
     assert trainer.progress_bar_metrics["batchwise"] in BATCH_MEANS
+
+
+def test_steps_count_on_after_a_checkpoint(tmp_path: Path) -> None:
+    def record(module: L.LightningModule, value: Tensor, batch_idx: int) -> None:
+        module.log("value", value)
+
+    first, _ = logged(record)
+    first.save_checkpoint(tmp_path / "first.ckpt")
+    _, memory = logged(record, max_epochs=2, ckpt_path=str(tmp_path / "first.ckpt"))
+    assert [step for step, _ in memory.values("value")] == [5, 6, 7, 8, 9]
 
 
 class EveryHook(Numbers):

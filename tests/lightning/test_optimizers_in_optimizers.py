@@ -147,6 +147,26 @@ def test_each_client_may_add_a_group() -> None:
     assert float(end) == pytest.approx(5.0, abs=1e-12)
 
 
+class ThawingAtOnce(Thawing):
+    """Trains its parameters from the round's start on, and saves a checkpoint inside of the round."""
+
+    path: Path
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.trainer.save_checkpoint(self.path)
+
+    def on_train_epoch_start(self) -> None:
+        self.optimizers(use_pl_optimizer=False).add_param_group({"params": list(self.parameters())})
+
+
+def test_a_checkpoint_inside_of_a_round_has_the_groups_of_its_start(tmp_path: Path) -> None:
+    module = ThawingAtOnce(None)
+    module.path = tmp_path / "inside.ckpt"
+    fit_quadratic(FedAvg(1.0, executor="sequential"), module, CLIENTS, 1)
+    [state] = torch.load(module.path, weights_only=True)["optimizer_states"]
+    assert [group["params"] for group in state["param_groups"]] == [[]]
+
+
 class Extending(Optimized):
     """Wraps one more optimizer in a round that fails."""
 
@@ -174,3 +194,6 @@ def test_parameters_outside_of_the_module_are_an_error() -> None:
     outside = torch.nn.Linear(3, 2).parameters()
     with pytest.raises(ValueError, match=r"2 tensors .* that Optimized does not have"):
         fit_quadratic(FedAvg(1.0), Optimized(lambda p: torch.optim.SGD([*p, *outside], lr=1.0)), CLIENTS, 1)
+    single = torch.zeros(2, 3, requires_grad=True)
+    with pytest.raises(ValueError, match=r"1 tensor \(shape \(2, 3\)\) that"):
+        fit_quadratic(FedAvg(1.0), Optimized(lambda p: torch.optim.SGD([*p, single], lr=1.0)), CLIENTS, 1)

@@ -7,6 +7,7 @@ import logging
 import os
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -131,6 +132,34 @@ def sent(path: Path, kind: str) -> dict[str, Any]:
     """Return what a run has sent as its ``config`` or ``summary``."""
     items = [item for record in read_records(path, kind) for item in getattr(record, kind).update]
     return values_in(items)
+
+
+class Run:
+    """Stands for a run of Weights & Biases."""
+
+    id = "run"
+
+    def __init__(self) -> None:
+        self.axes: dict[str, str | None] = {}
+        self.rows: list[dict[str, Any]] = []
+        self.config: dict[str, Any] = {}
+        self.summary: dict[str, Any] = {}
+
+    def define_metric(self, name: str, step_metric: str | None = None, **_: Any) -> None:
+        self.axes[name] = step_metric
+
+    def log(self, metrics: dict[str, Any]) -> None:
+        self.rows.append(metrics)
+
+
+def test_every_value_of_weights_and_biases_has_the_round_as_its_axis() -> None:
+    run = Run()
+    run.config = SimpleNamespace(update=lambda *_, **__: None)
+    logger = WandbLogger(experiment=run, prefix="own")
+    train_federatedly(ValidatedClassifier(), clients_of(8, 3), val=samples(4), logger=logger)
+    assert run.axes["own-round"] is None
+    assert {run.axes[name] for name in ("own-val_loss", "own-epoch", "own-fed/clients")} == {"own-round"}
+    assert [row["own-round"] for row in run.rows if "own-val_loss" in row] == [1]
 
 
 @pytest.mark.long
