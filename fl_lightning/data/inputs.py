@@ -63,7 +63,7 @@ def fill_missing(x: Tensor, how: Imputation, split: FederatedSplit) -> tuple[Ten
                 if means is None:
                     means = _means(of_client, default=overall)
                 values[rows] = np.where(np.isnan(of_client), means, of_client)
-    np.copyto(values, overall, casting="same_kind", where=np.isnan(values))
+    np.copyto(values, overall, where=np.isnan(values))
     return filled.to(x), means_of_clients
 
 

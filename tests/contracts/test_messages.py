@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fl_lightning as fl
 from fl_lightning import experiment, metrics, partitioners, parts
+from fl_lightning.data import ClientDatasetsModule
 from fl_lightning.datamodules import (
     CIFAR10DataModule,
     DMOZDataModule,
@@ -139,7 +140,7 @@ ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "two algorithms": (lambda _: train(fl.FedAvg(), fl.FedProx(0.1)), ["FedAvg and FedProx"]),
     "two observers": (
         lambda _: train(fl.FedAvg(), UpdateNorms(), UpdateNorms()),
-        ["Two callbacks UpdateNorms", "'"],
+        ["Two callbacks UpdateNorms", "'fed/update_norm'"],
     ),
     "an observer alone": (
         lambda _: quiet_trainer(callbacks=[UpdateNorms()]).fit(Quadratic(0.1), DataLoader(TensorDataset(X, X))),
@@ -218,6 +219,7 @@ ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
         lambda _: partitioners.ExplicitPartitioner([[0], [0]]),
         ["sample 0", "[0, 1]"],
     ),
+    "data sets of clients": (lambda _: ClientDatasetsModule({"a": LABELS}), ["`clients`", "'a'"]),
     "tensors of clients": (lambda _: fl.TensorDataModule([(LABELS,)]), ["`clients[0]`", "shape (40,)"]),
     "no preprocessing": (lambda tmp_path: fl.load_preprocessing(saved(tmp_path)), ["last.ckpt"]),
     "a folder": (a_file_for_a_folder, ["`dirpath`", "taken'"]),
