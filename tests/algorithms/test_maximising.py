@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 import fl_lightning as fl
+from fl_lightning.executors import VectorizedExecutor
 from fl_lightning.testing.fits import Trace, distance, fit
 
 
@@ -65,6 +66,16 @@ class Up(Quadratic):
 
     def configure_optimizers(self) -> Optimizer:
         return SGD(self.parameters(), lr=self.lr, maximize=True)
+
+
+def test_a_stack_with_unequal_weight_decays_maximises_as_single_clients_do() -> None:
+    clients = quadratic_clients([1.0, 1.0], [1.0, 4.0], [1, 3])
+    ends: list[float] = []
+    for module, executor in ((Quadratic(0.1), "sequential"), (Up(0.1), stacks := VectorizedExecutor())):
+        callback = fl.FedDyn(0.3, 1.0, penalty="weight_decay", executor=executor)
+        ends.append(float(fit_quadratic(callback, module, clients, 2)))
+    assert stacks.cause is None
+    assert ends[1] == pytest.approx(ends[0], abs=1e-12)
 
 
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])

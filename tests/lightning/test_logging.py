@@ -120,6 +120,16 @@ def test_steps_count_on_after_a_checkpoint(tmp_path: Path) -> None:
     assert [step for step, _ in memory.values("value")] == [5, 6, 7, 8, 9]
 
 
+def test_a_name_that_comes_in_a_later_round_leaves_the_others_as_they_are() -> None:
+    def record(module: L.LightningModule, value: Tensor, batch_idx: int) -> None:
+        module.log("value", value, on_step=False, on_epoch=True)
+        if module.current_epoch == 1:
+            module.log("late", 2 * value, on_step=False, on_epoch=True)
+
+    trainer, _ = logged(record, max_epochs=2)
+    assert (number(trainer, "value"), number(trainer, "late")) == (31 / 8, 62 / 8)
+
+
 class EveryHook(Numbers):
     def record(self, value: Tensor, batch_idx: int) -> None:
         self.value = value
