@@ -14,7 +14,7 @@ from helpers.small_table import small, with_methods
 
 from fl_lightning.command import main
 from fl_lightning.data.tensor_bytes import fingerprint
-from fl_lightning.experiment import describe_plan, describe_time, estimate, measure_paces, read_table
+from fl_lightning.experiment import describe_plan, describe_time, estimate, measure_paces, processes, read_table
 from fl_lightning.experiment.files import read_csv
 from fl_lightning.experiment.progress import Progress
 from fl_lightning.experiment.store import Store
@@ -204,6 +204,27 @@ def test_workers_give_what_one_process_gives(tmp_path: Path, finished_table: Run
     for curve in one.glob("cells/*/curve.csv"):
         assert curve.read_bytes() == (tmp_path / "cells" / curve.parent.name / "curve.csv").read_bytes()
     assert "cells 2/2 finished" in text
+
+
+def test_workers_at_the_same_time_have_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[str] = []
+
+    class Process:
+        """Starts nothing."""
+
+        def __init__(self, target: Any, args: Any) -> None:
+            given.append(args[2]["CUDA_VISIBLE_DEVICES"])
+
+        def start(self) -> None: ...
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(processes, "_context", lambda: SimpleNamespace(Process=Process))
+    workers = processes.Workers(processes.RunOptions(workers=3, devices=[3, 5]))
+    job: Any = None
+    for _ in range(3):
+        workers.start(job)
+    assert given == ["3", "5", "3"]
+    assert len(workers) == 3
 
 
 def deadly(code: int) -> dict[str, Any]:
