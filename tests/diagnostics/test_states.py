@@ -14,7 +14,11 @@ from fl_lightning.diagnostics import CentralTwin, LocalCompute, RoundObserver, T
 OF_A_ROUND = {"log", "log_dict", "values", "_results"}
 
 
-@pytest.mark.parametrize("make", [LocalCompute, Timeline, CentralTwin, lambda: VirtualTime(VirtualClock(10))], ids=repr)
+def virtual_time() -> VirtualTime:
+    return VirtualTime(VirtualClock(10))
+
+
+@pytest.mark.parametrize("make", [LocalCompute, Timeline, CentralTwin, virtual_time])
 def test_a_checkpoint_holds_all_that_an_observer_has_seen(make: Callable[[], RoundObserver]) -> None:
     observer = make()
     algorithm = FedAsync(3) if isinstance(observer, Timeline) else FedAvg(1.0)
