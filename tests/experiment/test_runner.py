@@ -319,8 +319,6 @@ def test_plan_and_time(tmp_path: Path) -> None:
     assert "digits, FedAvg: 1 fit; 4 rounds; 0 finished" in plan
     assert "digits, RADFed: 3 points, 3 fits to tune; 1 fit; 12 rounds; 0 finished" in plan
     assert "together 16 rounds" in plan
-    paces, errors = measure_paces(table)
-    assert (list(paces), errors) == (["digits"], {})
     assert "about 4.4 h" in describe_time(table, {"digits": 2000.0}, {}, workers=2)
     broken = small()
     broken["data"]["digits"]["model"]["init_args"]["l2"] = -1
