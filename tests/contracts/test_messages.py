@@ -258,6 +258,11 @@ def test_first_lines_of_a_fit(caplog: pytest.LogCaptureFixture) -> None:
     assert [value for value in values if value not in told] == [], told
 
 
+def test_a_fraction_that_leaves_one_client_a_round_is_told() -> None:
+    with pytest.warns(UserWarning, match=r"1 of 2 clients .*clients_per_round=0\.4"):
+        train(fl.FedAvg(0.4))
+
+
 def test_an_error_of_a_step_names_round_client_and_batch() -> None:
     class Failing(Quadratic):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
