@@ -54,7 +54,16 @@ class Books(States):
         """Return, for each client, the bits of a message to it and of its answer, with all buffers that travel.
 
         Which buffers training changes, and so :meth:`count` counts, is known only when clients have trained.
+
+        Raises:
+            ValueError: If the messages of later rounds may have other sizes.
         """
+        for member in self._algorithm.chain.members:
+            if member.varies_sizes:
+                raise ValueError(
+                    f"`bandwidth` and `shared_links` need messages of one size, but those of {member!r} change from "
+                    "round to round. Give a clock without them."
+                )
         layout = self.federation.layout
         further_vectors = self._algorithm.objective.vectors_sent - 1
         found: list[tuple[int, int]] = []

@@ -14,7 +14,8 @@ from helpers.toys import fit_clients
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fl_lightning import FedAvg, Federated, FedLoRA
+from fl_lightning import FedAvg, Federated, FedLoRA, VirtualClock
+from fl_lightning.diagnostics import VirtualTime
 from fl_lightning.models import add_lora
 from fl_lightning.parts import (
     AdapterMean,
@@ -220,6 +221,9 @@ def test_what_stacks_cannot_be_combined_with() -> None:
     for options in ({"exchange": TopK(0.5)}, {"optimizer_state": "kept"}, {"aggregation": AdapterMean()}):
         with pytest.raises(ValueError, match=r"owes|fresh|aggregation"):
             FedLoRA("stack", 1.0, **options)
+    with pytest.raises(ValueError, match=r"bandwidth.*StackMessages"):
+        clients = [(torch.ones(2, 4).double(), torch.ones(2, 3).double())]
+        fit_clients(FedLoRA("stack", 1.0), Linear(rank=2), clients, 1, VirtualTime(VirtualClock(1, bandwidth=1.0)))
     with pytest.raises(ValueError, match="Synchronous"):
         messages = StackMessages()
         Federated(1.0, exchange=messages, aggregation=AdapterStack(messages), schedule=FineTuning(every=2))

@@ -31,6 +31,8 @@ class Exchange(Part):
     fills_zeros = False
     #: Whether a message to a client, or from it, depends on earlier ones, so that all must be of one model.
     remembers_messages = False
+    #: Whether messages of later rounds may be larger or smaller, so that no clock knows their sizes beforehand.
+    varies_sizes = False
     #: Whether it is meant that no parameter is sent at all, so that each client trains alone.
     shares_nothing = False
     #: The position among the algorithm's exchanges, from the client to the server; set when a fit begins.

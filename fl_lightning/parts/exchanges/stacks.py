@@ -1,4 +1,4 @@
-"""What the server sends of low-rank adapters that clients fold into their frozen weights."""
+"""Messages with low-rank adapters that clients fold into their frozen weights."""
 
 from __future__ import annotations
 
@@ -29,6 +29,8 @@ class StackMessages(Exchange):
         known: How many aggregations each client knows that has answered.
     """
 
+    varies_sizes = True
+
     ranks: AdapterRanks | None = None
 
     @override
@@ -42,6 +44,14 @@ class StackMessages(Exchange):
     def on_round_start(self, round_index: int) -> None:
         self._answered: set[int] = set()
         self._aggregations = len(self.sizes)
+        layout = self.federation.layout
+        shapes = dict(zip(layout.names, layout.shapes, strict=True))
+        #: The places of all adapters in the layout, and the numbers in the sums of their products.
+        self._places: list[int] = []
+        self._dense = 0
+        for a, b in pairs_of(self.federation):
+            self._places += [layout.names.index(a), layout.names.index(b)]
+            self._dense += shapes[b][0] * shapes[a][1:].numel()
 
     @override
     def on_delivery(self, task: Task, received: object) -> None:
@@ -61,14 +71,7 @@ class StackMessages(Exchange):
         """Return the message with the stacks that a client lacks."""
         if task is None or not self._aggregations:
             return payload
-        layout = self.federation.layout
-        shapes = dict(zip(layout.names, layout.shapes, strict=True))
-        places: list[int] = []
-        dense = 0
-        for a, b in pairs_of(self.federation):
-            places += [layout.names.index(a), layout.names.index(b)]
-            dense += shapes[b][0] * shapes[a][1:].numel()
         held = None if self.ranks is None else self.ranks.held(task)
-        adapters = layout.payload(places, held).values
+        adapters = self.federation.layout.payload(self._places, held).values
         stacks = sum(self.sizes[self.known.get(task.client, 0) : self._aggregations])
-        return replace(payload, values=payload.values - adapters + min(stacks, dense))
+        return replace(payload, values=payload.values - adapters + min(stacks, self._dense))
