@@ -90,6 +90,7 @@ class StateVector:
         #: Where the tensors lie in the vector.
         self.layout = Layout.of_module(module, dict(zip([*named, *names], tensors, strict=True)), len(named))
         self._outside = [(name, *_place_in(parts, name)) for name in _others(module, tensors)]
+        self._constant: list[_Noted | None] = [None for _ in self._outside]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -243,10 +244,13 @@ class StateVector:
 
     def note_constant(self) -> None:
         """Note what :meth:`check_constant` needs to find changes of what does not travel."""
-        self._constant: list[_Noted | None] = []
-        for _, held, key in self._outside:
+        for place, (_, held, key) in enumerate(self._outside):
             tensor = held[key]
-            self._constant.append(None if tensor is None else _Noted(tensor))
+            noted = self._constant[place]
+            if tensor is None:
+                self._constant[place] = None
+            elif noted is None or not noted.holds_for(tensor):
+                self._constant[place] = _Noted(tensor)
 
     def check_constant(self) -> None:
         """Raise ``RuntimeError`` if training changed what does not travel."""
@@ -353,25 +357,28 @@ def _place_in(parts: Mapping[str, nn.Module], name: str) -> tuple[dict[str, Any]
 
 
 class _Noted:
-    """What is noted of a tensor that must not change: its sum, and some of its values.
+    """The sum and some values of a tensor that must not change.
 
-    PyTorch counts what is written into a tensor, so the sum is taken again only where something was. What goes past
-    the count, by ``tensor.data``, is found only among the noted values.
+    PyTorch counts the writes into a tensor, so the sum is taken again only after one. A write past the count, by
+    ``tensor.data``, is found only among the noted values.
     """
 
     def __init__(self, tensor: Tensor) -> None:
         self.sample = _sample(tensor).clone()
         self._sum = _sum(tensor)
+        self._tensor = tensor
         self._writes = tensor._version
+
+    def holds_for(self, tensor: Tensor) -> bool:
+        """Return whether this was noted of the tensor, into which nothing was written since, as far as is known."""
+        is_untouched = tensor is self._tensor and tensor._version == self._writes
+        return is_untouched and same_values(_sample(tensor), self.sample)
 
     def differs_from(self, now: Tensor) -> bool:
         """Return whether the tensor holds other values by now."""
-        if not same_values(_sample(now), self.sample):
-            return True
-        if now._version == self._writes:
+        if self.holds_for(now):
             return False
-        self._writes = now._version
-        return not same_values(_sum(now), self._sum)
+        return not (same_values(_sample(now), self.sample) and same_values(_sum(now), self._sum))
 
 
 def _sample(tensor: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from fl_lightning.parts.aggregations.means import MeanAggregation
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.kept import by_key
 from fl_lightning.parts.messages import RoundReport, Task, same_values
-from fl_lightning.parts.part import Part, walk
+from fl_lightning.parts.part import Part, is_among, walk
 from fl_lightning.parts.round import Execute, Round
 from fl_lightning.parts.server import Server
 from fl_lightning.parts.traffic import Books
@@ -164,11 +164,11 @@ class Run:
 
         parts_on_all_processes = self._parts_on_all_processes()
         for part in self.parts:
-            if any(part is exchange for exchange in exchanges):
+            if is_among(part, exchanges):
                 # It has begun the fit above, before it was known what travels.
                 part.federation = self.federation
             else:
-                replicates = circulates or any(part is other for other in parts_on_all_processes)
+                replicates = circulates or is_among(part, parts_on_all_processes)
                 part.begin_fit(replace(self.federation, replicates=replicates))
         if algorithm.schedule.repeats_clients:
             for part in self.parts:
@@ -190,7 +190,7 @@ class Run:
         with_clients = walk(algorithm.chain, algorithm.schedule, algorithm.objective)
         found = list(called)
         for part in walk(*called):
-            if not any(part is other for other in with_clients):
+            if not is_among(part, with_clients):
                 found.append(part)
         return found
 

@@ -36,6 +36,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import lightning as L
 import numpy as np
@@ -166,19 +167,21 @@ def partition_seed(options: argparse.Namespace, seed: int) -> int:
     return seed if options.partition == "here" or options.partition_seed < 0 else options.partition_seed
 
 
-Train = Callable[[Flat, Tensor, Tensor, Tensor | None, str, argparse.Namespace, Tensor], float]
+class Work(NamedTuple):
+    """One client's work in a round: its samples, their order in each epoch, and its correction, if there is any."""
+
+    images: Tensor
+    classes: Tensor
+    order: Tensor
+    correction: Tensor | None
 
 
-def train_by_torch(
-    net: Flat,
-    images: Tensor,
-    classes: Tensor,
-    correction: Tensor | None,
-    method: str,
-    options: argparse.Namespace,
-    order: Tensor,
-) -> float:
+Train = Callable[[Flat, Work, str, argparse.Namespace], float]
+
+
+def train_by_torch(net: Flat, work: Work, method: str, options: argparse.Namespace) -> float:
     """Train one client from `net.weights` on; return the longest gradient of the loss."""
+    images, classes, order, correction = work
     velocity = torch.zeros_like(net.weights)
     longest = 0.0
     for epoch in order:
@@ -210,20 +213,12 @@ def compiled_train() -> Train:
     function.restype = real
     function.argtypes = [*[ctypes.c_void_p] * 4, number, number, ctypes.c_void_p, ctypes.c_bool, *[real] * 4]
 
-    def train(
-        net: Flat,
-        images: Tensor,
-        classes: Tensor,
-        correction: Tensor | None,
-        method: str,
-        options: argparse.Namespace,
-        order: Tensor,
-    ) -> float:
-        images = images.contiguous()
-        correction = torch.zeros_like(net.weights) if correction is None else correction
-        arrays = [tensor.data_ptr() for tensor in (net.weights, images, classes, order)]
+    def train(net: Flat, work: Work, method: str, options: argparse.Namespace) -> float:
+        images = work.images.contiguous()
+        correction = torch.zeros_like(net.weights) if work.correction is None else work.correction
+        arrays = [tensor.data_ptr() for tensor in (net.weights, images, work.classes, work.order)]
         settings = (method == "here", options.lr, MOMENTUM, WEIGHT_DECAY, options.clip)
-        return float(function(*arrays, len(classes), EPOCHS, correction.data_ptr(), *settings))
+        return float(function(*arrays, len(work.classes), EPOCHS, correction.data_ptr(), *settings))
 
     return train
 
@@ -260,7 +255,7 @@ def loop(
             net.weights.copy_(model)
             correction = server - own[client] if is_scaffold else None
             epochs = torch.stack([torch.randperm(len(samples), generator=order) for _ in range(EPOCHS)])
-            longest = train(net, images[samples], classes[samples], correction, method, options, epochs)
+            longest = train(net, Work(images[samples], classes[samples], epochs, correction), method, options)
             steps = EPOCHS * math.ceil(len(samples) / BATCH)
             share = len(samples) / samples_of_round
             mean += share * net.weights

@@ -1,4 +1,4 @@
-"""What messages show: each is provoked once, and must show the values that a reader needs to find the mistake.
+"""Messages show the values that a reader needs to find the mistake: each message is provoked once.
 
 A new message with a value in it has a line here. Sentences may change; the values may not.
 """

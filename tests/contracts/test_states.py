@@ -1,4 +1,4 @@
-"""What a part changes from round to round is a state: checkpoints hold it, and rounds that break off return to it."""
+"""States of parts change from round to round: checkpoints hold them, and rounds that break off return to them."""
 
 from __future__ import annotations
 

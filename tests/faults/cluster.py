@@ -40,6 +40,7 @@ from helpers.algorithms import Net, data
 from helpers.forking import Forked, in_child
 from helpers.small_table import small
 from helpers.toys import quiet_trainer
+from helpers.waiting import wait_for
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -55,6 +56,7 @@ from fl_lightning.report.results import read_results
 
 Outcomes = Iterator[str | None]  # once each, what is wrong, or ``None``
 _PATIENCE = 180.0  # seconds in which all ends, also on a busy machine
+_OFTEN = 0.005  # seconds between two looks at what may last for moments
 
 
 class Slow(Callback):
@@ -99,16 +101,6 @@ def run(content: dict[str, Any], out: Path, workers: int = 0, **options: Any) ->
     return run_here(content, out, workers, **options).rows
 
 
-def wait_for(what: Callable[[], object], seconds: float = _PATIENCE) -> bool:
-    """Return whether something comes true in time."""
-    until = time.monotonic() + seconds
-    while not what():
-        if time.monotonic() > until:
-            return False
-        threading.Event().wait(0.005)
-    return True
-
-
 def flip(path: Path, rng: random.Random) -> None:
     """Change one bit of a file."""
     content = bytearray(path.read_bytes())
@@ -145,7 +137,7 @@ def kill_while_claiming(folder: Path, rng: random.Random) -> Outcomes:
         at = rng.randint(1, number)
         in_child(take, cell, at)
         other = claims.Claims(lambda lost: None)
-        is_taken = wait_for(lambda other=other, cell=cell: other.take(cell) is not None, 3.0)
+        is_taken = wait_for(lambda other=other, cell=cell: other.take(cell) is not None, 3.0, _OFTEN)
         yield None if is_taken else f"nobody gets the cell after a kill at line {at} of {number}"
 
 
@@ -160,7 +152,7 @@ def stop_runners(folder: Path, rng: random.Random) -> Outcomes:
         out.mkdir(parents=True)
         workers = trial % 2  # 0: the cell stands still with its runner, 1: it goes on in a process of its own
         first = Forked(partial(run, content, out, workers), out / "first.log")
-        wait_for(lambda out=out: list(out.glob("cells/*/curve*.jsonl")))
+        wait_for(lambda out=out: list(out.glob("cells/*/curve*.jsonl")), every=_OFTEN)
         threading.Event().wait(rng.uniform(0.0, 1.0))
         os.kill(first.process.pid, signal.SIGSTOP)
         second = Forked(partial(run, content, out, workers), out / "second.log")
@@ -402,7 +394,7 @@ def end_programs(folder: Path, rng: random.Random) -> Outcomes:
         else:
             child = Forked(partial(as_program, partial(fit, out, 1000, 0.05)), out / "log")
             started = partial(_any, out, "last.ckpt")
-        wait_for(started)
+        wait_for(started, every=_OFTEN)
         threading.Event().wait(rng.uniform(0.0, 0.5))
         os.kill(child.process.pid, signal.SIGTERM)
         status = child.wait(_PATIENCE)

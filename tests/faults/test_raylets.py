@@ -8,9 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ import pytest
 import yaml
 from experiment.conftest import run_here
 from helpers.small_table import small
+from helpers.waiting import wait_for
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning.experiment.files import read_json_if_there
@@ -50,17 +49,7 @@ class Hold(Callback):
         if node == SECOND:
             self.marker.touch()
             signal.pause()
-        assert wait_for(self.marker.exists)
-
-
-def wait_for(what: Callable[[], object]) -> bool:
-    """Return whether something comes true in time."""
-    until = time.monotonic() + PATIENCE
-    while not what():
-        if time.monotonic() > until:
-            return False
-        threading.Event().wait(0.05)
-    return True
+        assert wait_for(self.marker.exists, PATIENCE)
 
 
 class Cluster:
@@ -127,7 +116,7 @@ class Cluster:
             for process in processes:
                 with suppress(psutil.Error):
                     process.send_signal(harm)
-        assert wait_for(lambda: not set(processes) & set(self.processes(**variables)))
+        assert wait_for(lambda: not set(processes) & set(self.processes(**variables)), PATIENCE)
 
 
 @pytest.fixture
@@ -168,7 +157,7 @@ def test_a_table_ends_with_the_same_bytes_when_a_node_is_killed(cluster: Cluster
     with log.open("w") as output:
         command = subprocess.Popen(words, env=cluster.environment, stdout=output, stderr=subprocess.STDOUT)
     try:
-        assert wait_for(lambda: marker.exists() or command.poll() is not None)
+        assert wait_for(lambda: marker.exists() or command.poll() is not None, PATIENCE)
         assert marker.exists(), log.read_text()
         cluster.kill(killed, NODE=SECOND)
         assert command.wait(PATIENCE) == 0, log.read_text()

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from fl_lightning.testing.processes import forked, status_of
+from helpers.waiting import wait_for
 
 
 def in_child(work: Callable[..., object], *args: Any, **kwargs: Any) -> int:
@@ -63,11 +64,10 @@ class Forked:
         """Return whether all processes of the group have ended by then."""
         until = time.monotonic() + seconds
         self.wait(seconds)
-        while any(_is_alive(process, self.process.pid) for process in psutil.process_iter()):
-            if time.monotonic() > until:
-                return False
-            time.sleep(0.05)
-        return True
+        return wait_for(self._all_have_ended, until - time.monotonic())
+
+    def _all_have_ended(self) -> bool:
+        return not any(_is_alive(process, self.process.pid) for process in psutil.process_iter())
 
     def kill(self) -> None:
         """Kill all processes of the group."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from fl_lightning.parts.objectives.dynamic import DynamicRegularizer
-from fl_lightning.parts.part import walk
+from fl_lightning.parts.part import is_among, walk
 from fl_lightning.parts.servers.base import ServerOptimizer
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class DynamicServer(ServerOptimizer):
     @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether no client renews the lambda_k that this part reads."""
-        if not any(part is self.objective for part in walk(algorithm.objective)):
+        if not is_among(self.objective, walk(algorithm.objective)):
             yield f"`objective` of {self!r} must be the algorithm's objective, got {algorithm.objective!r}."
 
     @override
