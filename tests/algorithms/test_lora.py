@@ -20,6 +20,7 @@ from fl_lightning.models import add_lora
 from fl_lightning.parts import (
     AdapterMean,
     AdapterStack,
+    BernoulliSampler,
     ClientResult,
     Federation,
     FineTuning,
@@ -168,6 +169,12 @@ def test_clients_of_unequal_ranks_train_adapters_that_are_smaller(mode: Any, pad
     assert traffic.values_up == traffic.values_down == 3 * values
 
 
+def test_nothing_is_lost_in_a_round_without_clients() -> None:
+    callback = FedLoRA("average", sampler=BernoulliSampler(1e-9))
+    train(callback, Linear(rank=2), 1)
+    assert callback.algorithm.run.values()["fed/lora_error"] == 0.0
+
+
 @pytest.mark.parametrize("base_travels", [True, False])
 def test_stacks_go_into_the_frozen_weights(base_travels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not base_travels:
@@ -210,6 +217,22 @@ def test_stacks_go_into_the_frozen_weights(base_travels: bool, monkeypatch: pyte
     traffic = algorithm.algorithm.traffic
     assert traffic.values_up == 3 * 21
     assert traffic.values_down == 21 + 2 * 2 * 12
+
+
+def test_a_head_that_clients_keep_stays_theirs_where_stacks_are_folded() -> None:
+    class Headed(Linear):
+        def __init__(self) -> None:
+            super().__init__(rank=2)
+            self.head = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return super().training_step((batch[0], batch[1] - self.head), batch_idx)
+
+    personal, module = PersonalParameters("head"), Headed()
+    train(FedLoRA("stack", 1.0, exchange=personal), module, 2)
+    heads = [personal.of_client(client)["head"] for client in range(2)]
+    assert torch.allclose(module.head, (heads[0] + heads[1]) / 2, rtol=1e-12)
+    assert (heads[0] - heads[1]).abs().min() > 1e-3
 
 
 def test_what_stacks_cannot_be_combined_with() -> None:

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 import torch
 from helpers.stacked import Module, clients_of, linear
-from helpers.toys import Quadratic, clients_that_reach, fit_quadratic, quadratic_clients, quiet_trainer
+from helpers.toys import (
+    BodyAndHead,
+    Quadratic,
+    clients_that_reach,
+    fit_clients,
+    fit_quadratic,
+    quadratic_clients,
+    quiet_trainer,
+)
 from torch import Tensor, nn
 
 import fl_lightning as fl
@@ -35,6 +43,16 @@ def test_fedexp_s_epsilon_bounds_the_step_of_updates_that_cancel_out() -> None:
     callback = fl.FedExP(1.0, epsilon=2.0)
     fit_quadratic(callback, Quadratic(1.0, start=[0.0]), clients, rounds=1)
     assert callback.algorithm.aggregation.values()["fed/extrapolation"] == pytest.approx(16 / (2 * 2.0))
+
+
+def test_fedexp_s_step_does_not_see_what_clients_keep() -> None:
+    # Targets 4 and -8, learning rate 1/4: body and head of both move by 1 and by -2. The bodies' mean square is 5/2 and
+    # their mean -1/2, so that eta is 5/2 / (2 / 4) = 5, and the body -5/2. Round 2: by (4 + 5/2 - 1) / 4 = 11/8 and by
+    # (-8 + 5/2 + 2) / 4 = -7/8, of mean square 85/64 and mean 1/4: eta is 85/8.
+    callback, module = fl.FedExP(1.0, epsilon=1e-12, exchange=parts.PersonalParameters("head")), BodyAndHead()
+    fit_clients(callback, module, quadratic_clients([1.0, 1.0], [4.0, -8.0]), 2)
+    assert callback.algorithm.aggregation.values() == pytest.approx({"fed/extrapolation": 85 / 8}, rel=1e-9)
+    assert float(module.body.weight) == pytest.approx(-5 / 2 + 85 / 32, abs=1e-9)
 
 
 class Slowing(Quadratic):

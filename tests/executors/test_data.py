@@ -11,9 +11,9 @@ from helpers.stacked import Module, clients_of, linear
 from helpers.toys import quiet_trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
-from fl_lightning import ClientDatasetsModule, FedAvg, TensorDataModule
+from fl_lightning import ClientDatasetsModule, FedAvg, Participation, TensorDataModule
 from fl_lightning.executors import VectorizedExecutor
 
 EXECUTORS = ["sequential", "vectorized", "auto"]
@@ -35,8 +35,8 @@ class Counting(Dataset[Any]):
         return self.x[place] * (1 + 0.01 * (Counting.reads % 5)), self.y[place]
 
 
-def fit(module: Module, data: Any, executor: Any, rounds: int = 2) -> Tensor:
-    trainer = quiet_trainer(max_epochs=rounds, callbacks=[FedAvg(1.0, executor=executor, seed=1)])
+def fit(module: Module, data: Any, executor: Any, rounds: int = 2, **options: Any) -> Tensor:
+    trainer = quiet_trainer(max_epochs=rounds, callbacks=[FedAvg(1.0, executor=executor, seed=1, **options)])
     trainer.fit(module, datamodule=data)
     return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
 
@@ -56,12 +56,15 @@ class Doubles(Counting):
         return 2 * self.x[place], self.y[place]
 
 
-def test_data_of_other_processes_are_stacked() -> None:
+def test_data_of_other_processes_are_stacked_and_so_are_tensors_beside_other_data() -> None:
     weights = []
+    # The last three clients have the first three slots.
+    available = Participation(available=lambda t: [1, 2, 3])
     for executor, workers in (("sequential", 0), ("vectorized", 0), (stacks := VectorizedExecutor(), 1)):
-        datasets = [Doubles(*own) for own in clients_of((6,), (8, 13, 6))]
+        *first, last = clients_of((6,), (4, 8, 13, 6))
+        datasets = [*(TensorDataset(*own) for own in first), Doubles(*last)]
         data = ClientDatasetsModule(datasets, batch_size=4, num_workers=workers)
-        weights.append(fit(Module(linear()), data, executor))
+        weights.append(fit(Module(linear()), data, executor, participation=available))
     assert stacks.cause is None
     assert all(torch.allclose(weights[0], others, rtol=0, atol=1e-12) for others in weights[1:])
 

@@ -18,7 +18,7 @@ from contracts.user_parts import Claims, PlayedBy, Together
 from helpers.toys import Fixed, Quadratic, clients_that_reach, fit_clients, fit_quadratic
 from torch import Tensor
 
-from fl_lightning import FedAvg, FedDyn, Federated, PersonalParameters, RADFed, Scaffold, parts
+from fl_lightning import FedAvg, FedBuff, FedDyn, Federated, PersonalParameters, RADFed, Scaffold, parts
 from fl_lightning.testing.processes import on_two_processes
 
 CLIENTS = clients_that_reach([[2.0], [4.0]], [1, 1])
@@ -123,6 +123,31 @@ def test_the_server_keeps_its_type_whatever_a_part_returns(name: str) -> None:
     callback = RETURNING[name](lambda vector: vector.double())
     assert float(fit_quadratic(callback, module, clients, 2)) == 3.0
     assert callback.algorithm.server.model.dtype == callback.algorithm.run.shown.dtype == torch.float32
+
+
+class Holding(parts.Exchange):
+    """Lets another exchange do the work."""
+
+    def __init__(self, inner: parts.Exchange) -> None:
+        self.inner = inner
+
+    def upload(self, result: parts.ClientResult) -> parts.ClientResult:
+        return self.inner.upload(result)
+
+
+def test_an_exchange_draws_by_its_place_also_where_another_one_holds_it() -> None:
+    clients = clients_that_reach([[2.0] * 30, [4.0] * 30], [1, 1])
+    ends = []
+    for last in (parts.RandomK(0.3), Holding(parts.RandomK(0.3))):
+        callback = FedAvg(1.0, exchange=[parts.Clip(1e9), last])
+        ends.append(fit_quadratic(callback, Quadratic(1.0, [0.0] * 30), clients, 1).tolist())
+    assert ends[0] == ends[1]
+
+
+def test_a_buffer_that_an_aggregation_makes_nothing_of_does_not_move_the_server() -> None:
+    callback = FedBuff(2, 2, aggregation=Merge(lambda model, mean: None))
+    assert fit(callback) == 0.0
+    assert [arrival.moved for arrival in callback.algorithm.report.arrivals] == [False, False]
 
 
 @pytest.mark.parametrize("drawn", [[1, 1], [0, 2], [-1, 0], None, [0.5, 1.0]], ids=str)

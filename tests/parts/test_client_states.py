@@ -18,6 +18,7 @@ from fl_lightning import FedAsync, FedAvg, FedAvgM, FedProx, RADFed
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.layout import Layout
+from fl_lightning.parts.messages import ClientResult, Task
 
 
 def federation(num_clients: int, state_dir: Path | None = None, **ranks: int) -> Federation:
@@ -70,6 +71,24 @@ def test_a_process_keeps_its_own_clients() -> None:
     assert [float(store[client][0]) for client in (1, 3, 5)] == [1.0, 3.0, 5.0]
     with pytest.raises(RuntimeError, match="client 4"):
         store[4]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_processes_join_what_they_have(rank: int) -> None:
+    def two(shares: list[Any]) -> Federation:
+        """Return the federation of one of two processes that have these shares."""
+
+        def gather(mine: Any) -> list[Any]:
+            return [shares[0], mine] if rank else [mine, shares[1]]
+
+        return Federation(np.ones(4), torch.zeros(1), Layout.of_parameters(1), rank=rank, num_ranks=2, gather=gather)
+
+    vectors = [torch.tensor([float(client)]) for client in range(4)]
+    shares: Any = [{2: vectors[2], 0: vectors[0]}, {3: vectors[3], 1: vectors[1]}]
+    assert list(two(shares).join(shares[rank]).items()) == list(enumerate(vectors))
+    results = [ClientResult(Task(client, client, 1), vectors[0], vectors[client], 1) for client in range(3)]
+    shares = [results[:2], results[2:]]
+    assert [result.client for result in two(shares).gather_results(shares[rank])] == [0, 1, 2]
 
 
 def test_a_file_holds_only_clients_that_trained_and_has_no_name(tmp_path: Path) -> None:

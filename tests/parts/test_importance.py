@@ -128,11 +128,14 @@ def test_the_score_travels_with_the_upload() -> None:
     assert (callback.algorithm.traffic.values_down, callback.algorithm.traffic.values_up) == (4 * 2 * 2, 4 * 2 * 3)
 
 
-def test_a_score_that_is_not_finite_changes_nothing() -> None:
-    sampler = ImportanceSampler(1, initial="uniform")
+@pytest.mark.parametrize(("initial", "expected"), [("uniform", 1.0), ("scores", 0.0)])
+def test_a_score_that_is_not_finite_changes_nothing_and_counts_as_0_if_it_is_the_first(
+    initial: Any, expected: float
+) -> None:
+    sampler = ImportanceSampler(1, initial=initial)
     sampler.begin_fit(federation(2))
     sampler.take_scores({0: float("nan"), 1: float("inf")})
-    assert sampler.scores.tolist() == [1.0, 1.0]
+    assert sampler.scores.tolist() == [expected, expected]
 
 
 def test_scoring_leaves_training_as_it_is() -> None:

@@ -50,6 +50,19 @@ def test_o1_stale_counts_last_local_models() -> None:
         assert weights.tolist() == pytest.approx([value / 6 for value in total], abs=1e-12)
 
 
+def test_weights_that_a_user_assigns_are_shown_until_a_client_has_trained() -> None:
+    callback, module = FedAvg(1.0, evaluate="active", participation=reached([], [], [0])), Quadratic(1.0, [0.0, 0.0])
+    trainer = fit_clients(callback, module, O1, 1)
+    with torch.no_grad():
+        module.w.fill_(5.0)
+    trainer.fit_loop.max_epochs = 2
+    trainer.fit(module, datamodule=trainer.datamodule)
+    assert module.w.tolist() == [5.0, 5.0]
+    trainer.fit_loop.max_epochs = 3
+    trainer.fit(module, datamodule=trainer.datamodule)
+    assert module.w.tolist() == [1.0, 2.0]
+
+
 # ---- samplers ----
 
 

@@ -28,7 +28,7 @@ from fl_lightning.parts import (
     TopK,
     UniformSampler,
 )
-from fl_lightning.parts.exchanges.privacy.accounting import Mechanism, epsilon_of, noise_for
+from fl_lightning.parts.exchanges.privacy.accounting import Mechanism, check_one_kind, epsilon_of, noise_for
 from fl_lightning.parts.run import Run
 from fl_lightning.testing.fits import fit
 
@@ -77,6 +77,8 @@ def test_rounds_of_several_kinds_compose() -> None:
     assert both == pytest.approx(epsilon_of([(second, 20), (first, 10), (first, 10)], 1e-5), abs=5e-3)
     assert epsilon_of([], 1e-5) == 0.0
     assert epsilon_of([(first, 20), (Mechanism(0.0, 0.1), 1)], 1e-5) == math.inf
+    # without noise it is infinite for both kinds of sampling
+    check_one_kind([first, Mechanism(0.0, 0.1, 10, 100)])
     with pytest.raises(ValueError, match="epsilon"):
         epsilon_of([(first, 20), (Mechanism(1.0, 0.1, 10, 100), 1)], 1e-5)
 
@@ -163,6 +165,10 @@ def test_the_count_takes_its_share_of_the_noise() -> None:
     exchange = DifferentialPrivacy(1.0, noise_multiplier=0.8, delta=1e-5, adaptive_quantile=0.5)
     seen, _ = attached(exchange, 20_000).on_sum(torch.zeros(20_000, dtype=torch.float64), 10.0)
     assert float(seen.std()) == pytest.approx((0.8**-2 - 1.0) ** -0.5, rel=0.03)
+    # a cohort of 20: sigma_b = 1, and half the noise
+    large = DifferentialPrivacy(1.0, noise_multiplier=0.8, delta=1e-5, adaptive_quantile=0.5, noise_cohort=20)
+    seen, _ = attached(large, 20_000).on_sum(torch.zeros(20_000, dtype=torch.float64), 10.0)
+    assert float(seen.std()) == pytest.approx((0.8**-2 - 0.25) ** -0.5 / 2, rel=0.03)
     few = DifferentialPrivacy(1.0, noise_multiplier=2.0, delta=1e-5, adaptive_quantile=0.5)
     with pytest.raises(ValueError, match="adaptive_quantile"):
         attached(few, 4)

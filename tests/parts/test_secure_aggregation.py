@@ -52,6 +52,17 @@ def test_rounding_has_the_right_mean() -> None:
     assert abs(float(seen.mean()) - 1.6) < 5 * 0.267 / 20_000**0.5
 
 
+def test_a_process_without_clients_adds_nothing_to_a_large_sum() -> None:
+    # single precision would round 2**24 + 1
+    exchange = parts.SecureAggregation(1.0, bits=32, precision=2)
+    start = torch.zeros(2, dtype=torch.float64)
+    ranks: dict[str, Any] = {"rank": 1, "num_ranks": 2, "sum_over_ranks": lambda mine: mine + (2**24 + 1)}
+    exchange.begin_fit(parts.Federation(np.ones(2), start, parts.Layout.of_parameters(2), **ranks))
+    exchange.begin_round(0)
+    seen, _ = exchange.on_sum(start, 1.0)
+    assert seen.tolist() == [2.0**24 + 1] * 2
+
+
 def test_personal_values_stay_out_of_the_sum() -> None:
     exchange = [parts.PersonalParameters("other"), parts.SecureAggregation(7.0, bits=8, precision=4)]
 

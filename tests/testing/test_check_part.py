@@ -50,11 +50,11 @@ class DeclaresNothing(parts.ServerOptimizer):
 
 class WritesToItsVelocity(parts.ServerOptimizer):
     def setup(self, federation: parts.Federation) -> None:
-        self.add_state("velocity", federation.zeros())
+        self.add_state("held", {"mask": torch.ones(()), "velocity": federation.zeros()})
 
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
-        self.velocity.mul_(0.9).add_(aggregate - model)
-        return model + self.velocity
+        self.held["velocity"].mul_(0.9).add_(aggregate - model)
+        return model + self.held["velocity"]
 
 
 class DrawsGlobally(parts.Aggregation):
