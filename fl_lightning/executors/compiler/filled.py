@@ -25,7 +25,7 @@ from fl_lightning.executors.compiler.check import Check
 from fl_lightning.executors.compiler.graph import Computed, Stacks
 from fl_lightning.executors.compiler.number_of_clients import FEW, DependsOnNumber
 from fl_lightning.executors.compiler.samples import weighted_graph
-from fl_lightning.executors.compiler.sizes import NotOfSamples, Sizes, find_sizes
+from fl_lightning.executors.compiler.sizes import NotOfSamples, Sizes, check_inputs, find_sizes
 from fl_lightning.executors.stack.batches import StackedBatch
 from fl_lightning.executors.stack.randomness import ClientGenerators
 
@@ -65,6 +65,8 @@ class WeightedSteps:
         self._weighted: dict[Step, Step | None] = {}
         #: Where the graphs of whole batches have the number of samples.
         self._sizes: dict[Step, Sizes] = {}
+        #: Steps of whole and of shorter batches whose graphs have been compared.
+        self._compared: set[tuple[Step, Step]] = set()
         #: Whether a weighted step computes what a step of shorter batches computes.
         self._proven: dict[tuple[Step, Step], bool] = {}
         #: Steps of whole batches, and sizes whose step depends on nothing but what that of whole batches does.
@@ -97,7 +99,7 @@ class WeightedSteps:
             if (whole, size) not in self._settled:
                 short = self._capture_short(batch, size, of_any_size)
                 if size < largest:
-                    self._note_sizes(whole, find_sizes(whole.source, inputs, short.step.source, short.inputs, largest))
+                    self._compare(whole, inputs, short, largest)
                 shorts.append(short)
         if whole not in self._weighted:
             self._weighted[whole] = self._weigh(whole, inputs, largest)
@@ -124,14 +126,20 @@ class WeightedSteps:
             raise NotOfSamples
         return _Short(size, short, step, inputs)
 
-    def _note_sizes(self, whole: Step, sizes: Sizes) -> None:
+    def _compare(self, whole: Step, inputs: Sequence[Any], short: _Short, largest: int) -> None:
         """Note where a graph has the number of samples, as a shorter batch tells; all of them must tell the same."""
+        check_inputs(inputs, short.step.source, short.inputs)
+        # One graph may serve shorter batches of several sizes.
+        if (whole, short.step) in self._compared:
+            return
+        sizes = find_sizes(whole.source, short.step.source, short.inputs, largest)
         known = self._sizes.get(whole)
         if known is None:
             self._sizes[whole] = sizes
             self._weighted.pop(whole, None)
         elif known != sizes:
             raise NotOfSamples
+        self._compared.add((whole, short.step))
 
     def _weigh(self, whole: Step, inputs: Sequence[Any], size: int) -> Step | None:
         try:

@@ -47,22 +47,39 @@ class _Pair(NamedTuple):
     short: int
 
 
-def find_sizes(graph: fx.Graph, inputs: Sequence[Any], shorter: fx.Graph, others: Sequence[Any], size: int) -> Sizes:
+def check_inputs(inputs: Sequence[Any], shorter: fx.Graph, others: Sequence[Any]) -> None:
+    """Compare the inputs of a step's graph with those of a shorter batch's.
+
+    Args:
+        inputs: Those of the graph of a whole batch.
+        shorter: The graph of a shorter batch, or of several, of which it then takes the size as an input.
+        others: Its inputs.
+
+    Raises:
+        NotOfSamples: If they differ in more than the number of samples.
+    """
+    of_shorter = []
+    for node, value in zip(inputs_of(shorter), others, strict=True):
+        # Others stand for sizes.
+        if _sizes_of(node) is None:
+            of_shorter.append(value)
+    if len(inputs) != len(of_shorter) or not all(map(_is_same_input, inputs, of_shorter)):
+        raise NotOfSamples
+
+
+def find_sizes(graph: fx.Graph, shorter: fx.Graph, others: Sequence[Any], size: int) -> Sizes:
     """Compare a step's graph with that of a shorter batch.
 
     Args:
         graph: The graph of a batch of ``size`` samples.
-        inputs: Its inputs.
         shorter: The graph of a shorter batch, or of several, of which it then takes the size as an input.
-        others: Its inputs.
+        others: Its inputs; those of ``graph`` are the same, but for sizes.
         size: Samples of a batch, B.
 
     Raises:
         NotOfSamples: If they differ in more than the number of samples.
     """
-    given = _by_node(graph, inputs)
-    given_shorter = _by_node(shorter, others)
-    samples = _Pair(size, _samples(given_shorter))
+    samples = _Pair(size, _samples(shorter, others))
     # Where sizes may differ, a graph has nodes that stand for them.
     nodes = [node for node in nodes_of(shorter) if _sizes_of(node) is None]
     if len(nodes) != len(graph.nodes):
@@ -73,10 +90,7 @@ def find_sizes(graph: fx.Graph, inputs: Sequence[Any], shorter: fx.Graph, others
         twins[node] = twin
         if node.op != twin.op or node.op == "get_attr":
             raise NotOfSamples
-        if node.op == "placeholder":
-            if not _is_same_input(given[node], given_shorter[twin]):
-                raise NotOfSamples
-        elif node.target != twin.target:
+        if node.op != "placeholder" and node.target != twin.target:
             raise NotOfSamples
         leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
         twin_leaves, twin_spec = pytree.tree_flatten(fx.map_arg((twin.args, twin.kwargs), _as_size))
@@ -95,14 +109,9 @@ def find_sizes(graph: fx.Graph, inputs: Sequence[Any], shorter: fx.Graph, others
     return found
 
 
-def _by_node(graph: fx.Graph, inputs: Sequence[Any]) -> dict[fx.Node, Any]:
-    """Return what is given for each input of a graph."""
-    return dict(zip(inputs_of(graph), inputs, strict=True))
-
-
-def _samples(given: dict[fx.Node, Any]) -> int:
+def _samples(graph: fx.Graph, inputs: Sequence[Any]) -> int:
     """Return how many samples the batch had when a graph was captured."""
-    for node, value in given.items():
+    for node, value in zip(inputs_of(graph), inputs, strict=True):
         if isinstance(value, Place) and value.kind == "batch":
             return _number(example_tensor(node).shape[0])
     raise NotOfSamples
