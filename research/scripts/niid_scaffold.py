@@ -20,7 +20,9 @@ for each fit's own seed. ``--order here`` gives the loops the order of samples t
 
 ``--missing 1`` lets the first client fail in the first round. Flower's control variates begin with the weights: c with
 those of the first model, c_i with those of the first model that the client gets. While all clients train in the first
-round that is the same as zero; if one does not, it is not.
+round that is the same as zero; if one does not, it is not. ``--found 1`` lets a run begin in a folder in which an
+earlier run, from another start, has left control variates after one round: Flower's clients take what they find there,
+while its server begins anew.
 
 ``--steps c++`` is four times as fast as torch, and gives the same to rounding; it needs g++. Each row of the file that
 ``--output`` names is a round, each row of that of ``--clients`` is a client in a round of a loop.
@@ -67,6 +69,7 @@ FIT = [
     "order",
     "most",
     "missing",
+    "found",
     "lr",
     "clip",
     "seed",
@@ -229,6 +232,7 @@ def loop(
     """Yield what is known of each round and of each client in it, until the weights are no longer finite."""
     images, classes, test_images, test_classes = options.samples
     net = Flat(network(seed))
+    first = net.weights.clone()
     order = torch.Generator().manual_seed(seed)
     clients = partition(options, classes.numpy(), seed)
     train = compiled_train() if options.steps == "c++" else train_by_torch
@@ -236,14 +240,20 @@ def loop(
     model = net.weights.clone()
     server = torch.zeros_like(model)
     own = torch.zeros(CLIENTS, len(model))
+    if options.found:
+        model = Flat(network(seed + 100)).weights
     if options.missing:
         server = model.clone()
     has_begun = [not options.missing] * CLIENTS
-    for index in range(options.rounds):
+    # The rounds of an earlier run come before round 0.
+    for index in range(-options.found, options.rounds):
+        if index == 0 and options.found:
+            model = first.clone()
+            server = first.clone()
         mean = torch.zeros_like(model)
         change = torch.zeros_like(model)
         details = []
-        absent = 0 if index else options.missing
+        absent = options.missing if index == 0 else 0
         samples_of_round = sum(map(len, clients[absent:]))
         for client in range(absent, CLIENTS):
             samples = torch.as_tensor(clients[client])
@@ -277,6 +287,8 @@ def loop(
         model = mean
         server = server + change * (CLIENTS - absent) / CLIENTS
         net.weights.copy_(model)
+        if index < 0:
+            continue
         row = {
             "test_acc": round(net.accuracy(test_images, test_classes), 4),
             "norm_of_model": significant(float(model.norm())),
@@ -367,6 +379,7 @@ def main() -> None:
     parser.add_argument("--classes", type=int, default=2, help="classes of a client")
     parser.add_argument("--most", type=int, default=0, help="most samples of a client; 0: all that it has")
     parser.add_argument("--missing", type=int, default=0, help="clients that fail in the first round; for flower")
+    parser.add_argument("--found", type=int, default=0, help="rounds of an earlier run in the same folder; for flower")
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--clip", type=float, default=0.0, help="longest gradient of the loss; 0: any")
     parser.add_argument("--folder", default="data", help="folder that has the data sets")
@@ -394,6 +407,7 @@ def main() -> None:
                 "order": options.order,
                 "most": options.most,
                 "missing": options.missing,
+                "found": options.found,
                 "lr": options.lr,
                 "clip": options.clip,
                 "seed": seed,
