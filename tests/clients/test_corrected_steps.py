@@ -85,7 +85,8 @@ def test_private_gradients_under_a_scaler(fused: bool) -> None:
 class Words(L.LightningModule):
     def __init__(self, sparse: bool, optimizer: Callable[..., Optimizer] = SGD) -> None:
         super().__init__()
-        self.words, self.out = nn.Embedding(30, 4, sparse=sparse).double(), nn.Linear(4, 3).double()
+        self.out = nn.Linear(4, 3).double()
+        self.words = nn.Embedding(30, 4, sparse=sparse).double()
         self.out.requires_grad_(optimizer is SGD)
         self.optimizer = optimizer
 

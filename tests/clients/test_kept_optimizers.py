@@ -176,9 +176,21 @@ class Wrapping(torch.optim.SGD):
         self.inner = torch.optim.Adam(held)
 
 
+class Later(torch.optim.SGD):
+    """Holds one more state from the second step on."""
+
+    def step(self, closure: Any = None) -> Any:
+        for parameter in self.param_groups[0]["params"]:
+            held = self.state[parameter]
+            name = "more" if "first" in held else "first"
+            held[name] = torch.zeros_like(parameter)
+        return super().step(closure)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
+        (lambda p: Later(p, lr=0.1), r"Later must hold the same .*\['more'\] later\. Give `optimizer_state"),
         (torch.optim.LBFGS, "step by gradients alone, got LBFGS"),
         (lambda p: Counting(p, lr=0.1), "change nothing but their `state`, got Counting"),
         (Wrapping, "wrap no others, got Wrapping"),

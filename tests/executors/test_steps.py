@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torchmetrics import Metric
 from torchmetrics.classification import MulticlassAccuracy
 
-from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning import FedAvg, Participation, TensorDataModule
 from fl_lightning.executors import VectorizedExecutor
 from fl_lightning.executors.compiler.capture import CapturedStep
 
@@ -53,8 +53,11 @@ def fit(step: Any, precision: Any = "64-true") -> str | None:
     for executor in ("sequential", stacks := VectorizedExecutor()):
         module = Steps(step)
         dtype = torch.float64 if precision == "64-true" else torch.float32
-        clients = [(x.to(dtype), y) for x, y in clients_of((6,), SIZES)]
-        trainer = quiet_trainer(max_epochs=2, precision=precision, callbacks=[FedAvg(1.0, executor=executor, seed=1)])
+        clients = [(x.to(dtype), y) for x, y in clients_of((6,), (1, *SIZES))]
+        # The first client never trains, so that the others' slots are not their numbers.
+        others = Participation(available=lambda t: range(1, len(clients)))
+        callback = FedAvg(1.0, executor=executor, seed=1, participation=others)
+        trainer = quiet_trainer(max_epochs=2, precision=precision, callbacks=[callback])
         trainer.fit(module.to(dtype), datamodule=TensorDataModule(clients, batch_size=8))
         ends.append((dict(module.named_parameters()), {k: float(v) for k, v in trainer.callback_metrics.items()}))
     bound = 1e-9 if precision == "64-true" else 1e-2

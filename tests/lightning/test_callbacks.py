@@ -96,12 +96,15 @@ class Clock(Callback):
     """Time that passes by a second with every training batch."""
 
     now = 0.0
+    #: Whether the fit was to stop before a round's end.
+    stops_inside = False
 
     def monotonic(self) -> float:
         return self.now
 
-    def on_train_batch_start(self, *_: Any) -> None:
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
         self.now += 1.0
+        self.stops_inside |= trainer.should_stop
 
 
 @pytest.mark.parametrize("way", ["max_time", "step", "epoch"])
@@ -113,6 +116,8 @@ def test_time_limit_stops_at_a_rounds_end(monkeypatch: pytest.MonkeyPatch, way: 
     timer = [] if way == "max_time" else [Timer(limit, interval=way)]
     fit = run(module, clock, *timer, history, max_epochs=10, max_time=None if timer else limit)
     assert (fit.current_epoch, fit.global_step) == (2, 12)
+    # With several processes all would wait, at each batch, for those that train fewer.
+    assert not clock.stops_inside
     assert_same_weights(weights_of(module), history.rounds[1])
 
 

@@ -163,9 +163,6 @@ class _Watched:
     def __iadd__(self, other: Any) -> Any:
         _refuse(self)
 
-    def __hash__(self) -> int:
-        return int(self._number)
-
 
 class _WatchedList(_Watched):
     """Notes what is appended."""

@@ -126,10 +126,10 @@ LONG = [
     prepared("spectral_norm", lambda m: parametrizations.spectral_norm(m.layers[0])),
     changed("penalty by the optimizer's list", penalty_of_optimizer),
     prepared("spectral_norm by hook", lambda m: nn.utils.spectral_norm(m.layers[0])),
+    Entry("weights clamped after the step", Clamped),
     *one_by_one(
         losing("unit rows under no_grad", unit_rows),
         losing("unit rows by .data", unit_rows_by_data),
-        Entry("weights clamped after the step", Clamped),
         Entry("scripted layers", Scripted),
     ),
 ]
