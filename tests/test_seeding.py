@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 from torch import Tensor
 
 from fl_lightning import FedAvg
+from fl_lightning.parts.messages import Task
 from fl_lightning.seeding import (
     Stream,
     changed_generators,
@@ -102,3 +104,10 @@ def test_what_a_client_draws_on_a_gpu_does_not_depend_on_what_was_drawn_before(a
         fits.append(drawn)
     assert fits[0] == fits[1]
     assert len(set(fits[0])) == 4  # two clients in two rounds
+
+
+def test_a_task_draws_by_round_client_and_what_makes_it_differ_from_the_client_s_others() -> None:
+    task = Task(slot=4, client=3, num_samples=1, round=2)
+    assert task.seeds == (2, 3)
+    assert replace(task, repetition=1).seeds == (2, 3, 1)
+    assert replace(task, phase=1, message=1).seeds == replace(task, phase=1).seeds == (2, 3, 0, 1)

@@ -82,3 +82,4 @@ def test_texts_show_what_differs_from_defaults() -> None:
     }
     assert {text: short_repr(value) for text, value in texts.items()} == {text: text for text in texts}
     assert "..." in short_repr("a" * 100)
+    assert short_repr({1, 2, 3, 4, 5}) == "{1, 2, 3, 4, ...}"

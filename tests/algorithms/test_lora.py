@@ -239,6 +239,8 @@ def test_what_stacks_cannot_be_combined_with() -> None:
     tied = Linear(rank=None)
     tied.net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)).double()
     tied.net[1].weight = tied.net[0].weight
+    with pytest.raises(ValueError, match="got Linear without any"):
+        train(FedLoRA("average"), Linear(rank=None), 1)
     with pytest.raises(ValueError, match="must not share"):
         train(FedLoRA("stack", 1.0), add_lora(tied), 1)  # type: ignore[arg-type]
     for options in ({"exchange": TopK(0.5)}, {"optimizer_state": "kept"}, {"aggregation": AdapterMean()}):

@@ -127,6 +127,8 @@ ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
         lambda _: CIFAR10DataModule("x", IIDPartitioner(2), mean=[0.1, 0.2]),
         ["`mean`", "3 channels", "[0.1, 0.2]"],
     ),
+    "windows of a client": (lambda _: fl.VirtualClock(online={0: 5}), ["`online` must be a list"]),
+    "topics": (lambda _: TopicGraph(5, []), ["`topics` must be a list"]),
     "windows": (lambda _: fl.VirtualClock(online={2: [(3, 1)]}), ["[[3, 1]]", "client 2"]),
     "a trace": (trace, ["trace.csv", "[0, 2]"]),
     "speeds": (

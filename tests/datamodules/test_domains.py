@@ -97,7 +97,10 @@ def test_folders_that_do_not_fit(three: Path, tmp_path: Path) -> None:
     (three / "photo" / "cat").rename(three / "photo" / "cats")
     with pytest.raises(ValueError, match=r"'art'.* has no images of cats"):
         set_up(DomainDataModule(three))
-    (three / "photo" / "cats").rename(three / "photo" / "cat")
+    (three / "photo" / "cats").rename(tmp_path / "cats")
+    with pytest.raises(ValueError, match=r"'photo'.* has no images of cat"):
+        set_up(DomainDataModule(three))
+    (tmp_path / "cats").rename(three / "photo" / "cat")
     (three / "photo" / "cat" / "0.png").write_bytes(b"no image")
     with pytest.raises(RuntimeError, match=r"0\.png cannot be read as an image"):
         set_up(DomainDataModule(three))

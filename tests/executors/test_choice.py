@@ -19,7 +19,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor, nn
 
 from fl_lightning import FedAvg, TensorDataModule
-from fl_lightning.clients.step_counts import StepCounts
+from fl_lightning.clients.step_counts import StepCounts, in_words
 from fl_lightning.executors import AutoExecutor, SequentialExecutor, VectorizedExecutor
 
 
@@ -316,3 +316,8 @@ def test_the_way_back_through_a_recurrent_network_counts_twice() -> None:
     with StepCounts() as counts:
         layer(torch.randn(7, 4, 3, requires_grad=True))[0].sum().backward()
     assert counts.flops == 3 * 2 * 28 * 20 * (3 + 5)
+
+
+def test_numbers_of_operations_have_units() -> None:
+    texts = {840: "840", 12_300: "12 thousand", 4.13e6: "4.1 million", 2e9: "2.0 billion"}
+    assert {number: in_words(number) for number in texts} == texts

@@ -55,7 +55,7 @@ def fit(step: Any, precision: Any = "64-true") -> str | None:
         dtype = torch.float64 if precision == "64-true" else torch.float32
         clients = [(x.to(dtype), y) for x, y in clients_of((6,), (1, *SIZES))]
         # The first client never trains, so that the others' slots are not their numbers.
-        others = Participation(available=lambda t: range(1, len(clients)))
+        others = Participation(available=lambda t: range(1, 1 + len(SIZES)))
         callback = FedAvg(1.0, executor=executor, seed=1, participation=others)
         trainer = quiet_trainer(max_epochs=2, precision=precision, callbacks=[callback])
         trainer.fit(module.to(dtype), datamodule=TensorDataModule(clients, batch_size=8))

@@ -208,6 +208,13 @@ MISTAKES = {
 }
 
 
+def test_what_an_own_callback_logs_nobody_knows(faulty: None) -> None:
+    table = with_data(score="test_accuracy", score_mode="max")
+    own = {"class_path": "faulty.LogTests", "init_args": {"path": "log.txt"}}
+    table["callbacks"] = [{"class_path": "lightning.pytorch.callbacks.Timer"}, own]
+    assert check(table) == Findings()
+
+
 def test_a_mistake_is_named(faulty: None) -> None:
     found = {name: check(table) for name, table in MISTAKES.items()}
     wrong = {name: got for name, got in found.items() if len(got.mistakes) != 1 or name not in got.mistakes[0]}

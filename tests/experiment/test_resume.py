@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 import torch
 from experiment.conftest import Run, run_here
 from helpers.small_table import small
+
+import fl_lightning
+from fl_lightning.experiment import store
 
 Unfinished = tuple[Run, Run]
 
@@ -103,3 +107,23 @@ def test_a_fit_that_fails_after_it_was_resumed_names_the_checkpoint(unfinished: 
     error = broken.again().rows[0]["error"]
     assert "broken by the test" in error
     assert str(broken.cell() / "last-1.ckpt") in error
+
+
+def test_the_version_of_a_checkout_has_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*arguments: str) -> str:
+        options = ["-C", str(tmp_path), "-c", "user.name=one", "-c", "user.email=one@example.org"]
+        done = subprocess.run(["git", *options, *arguments], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    monkeypatch.setattr(store, "__file__", str(package / "experiment" / "store.py"))
+    git("init", "-q")
+    assert store.code_version() == fl_lightning.__version__
+    git("add", ".")
+    git("commit", "-qm", "first")
+    commit = git("rev-parse", "HEAD")[:10]
+    assert store.code_version() == f"{fl_lightning.__version__}+g{commit}"
+    (package / "__init__.py").write_text("changed = True")
+    assert store.code_version() == f"{fl_lightning.__version__}+g{commit}-dirty"

@@ -273,6 +273,17 @@ def test_an_interrupted_run_ends_its_workers_and_records_no_failure(
     assert main(options) == 0
 
 
+def test_a_run_of_wandb_is_named_by_data_method_fold_and_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr("fl_lightning.experiment.cell.make_wandb_logger", lambda **options: bool(given.append(options)))
+    table = small(
+        wandb={"project": "test", "mode": "offline"}, seeds=[7], trainer={"max_epochs": 1, "accelerator": "cpu"}
+    )
+    [row], _ = run({**table, "methods": {"FedAvg": table["methods"]["FedAvg"]}}, tmp_path)
+    assert row["status"] == "finished"
+    assert [(options["name"], options["group"]) for options in given] == [("digits-FedAvg-0-7", "digits-FedAvg")]
+
+
 @pytest.mark.long
 def test_wandb_gets_the_configuration_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_SILENT", "true")

@@ -19,6 +19,7 @@ from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from helpers.wandb_files import read_history, read_records, values_in
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
+from lightning.pytorch.loggers.logger import DummyLogger
 
 from fl_lightning import FedAvg, FederatedCheckpoint, FedProx, TensorDataModule, WithinClientSplit
 from fl_lightning.datamodules import DigitsDataModule
@@ -160,6 +161,42 @@ def test_every_value_of_weights_and_biases_has_the_round_as_its_axis() -> None:
     assert run.axes["own-round"] is None
     assert {run.axes[name] for name in ("own-val_loss", "own-epoch", "own-fed/clients")} == {"own-round"}
     assert [row["own-round"] for row in run.rows if "own-val_loss" in row] == [1]
+
+
+def test_a_fit_that_logs_to_another_run_than_its_checkpoint_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = TensorDataModule(quadratic_clients([1.0], [1.0]))
+    for number, name in enumerate(["first", "second"]):
+        run = Run()
+        run.id = name
+        run.config = SimpleNamespace(update=lambda *_, **__: None)
+        trainer = quiet_trainer(max_epochs=1 + number, callbacks=[FedAvg(1.0)], logger=WandbLogger(experiment=run))
+        with caplog.at_level(logging.INFO):
+            trainer.fit(Quadratic(0.1), data, ckpt_path=tmp_path / "fit.ckpt" if number else None)
+        trainer.save_checkpoint(tmp_path / "fit.ckpt")
+    assert "a new run of Weights & Biases, second; the checkpoint's run is first." in caplog.text
+
+
+class Calls(DummyLogger):
+    """Records what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[int | None, dict[str, float]]] = []
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        self.calls.append((step, dict(metrics)))
+
+
+def test_a_step_that_the_module_logs_is_the_step_of_its_values() -> None:
+    class Steps(ValidatedClassifier):
+        def on_validation_epoch_end(self) -> None:
+            self.log("step", 40.0)
+
+    train_federatedly(Steps(), clients_of(8, 3), val=samples(4), logger=(logger := Calls()))
+    [(step, _)] = [(step, metrics) for step, metrics in logger.calls if "val_loss" in metrics]
+    assert step == 40
 
 
 @pytest.mark.long

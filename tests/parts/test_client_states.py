@@ -19,6 +19,7 @@ from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.layout import Layout
 from fl_lightning.parts.messages import ClientResult, Task
+from fl_lightning.parts.objectives.losses import Prototypes
 
 
 def federation(num_clients: int, state_dir: Path | None = None, **ranks: int) -> Federation:
@@ -89,6 +90,14 @@ def test_processes_join_what_they_have(rank: int) -> None:
     results = [ClientResult(Task(client, client, 1), vectors[0], vectors[client], 1) for client in range(3)]
     shares = [results[:2], results[2:]]
     assert [result.client for result in two(shares).gather_results(shares[rank])] == [0, 1, 2]
+
+
+def test_a_checkpoint_has_what_clients_of_all_processes_have_sent() -> None:
+    part, mine, others = Prototypes(), {0: torch.ones(1)}, {1: torch.zeros(1)}
+    part.federation = Federation(
+        np.ones(2), torch.zeros(1), Layout.of_parameters(1), num_ranks=2, gather=lambda sent: [sent, others]
+    )
+    assert part.saved("sent", mine) == {**mine, **others}
 
 
 def test_a_file_holds_only_clients_that_trained_and_has_no_name(tmp_path: Path) -> None:

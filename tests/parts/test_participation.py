@@ -63,6 +63,13 @@ def test_weights_that_a_user_assigns_are_shown_until_a_client_has_trained() -> N
     assert module.w.tolist() == [1.0, 2.0]
 
 
+def test_a_round_in_which_all_clients_drop_out_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    callback = FedAvg(1.0, participation=parts.Participation(dropout=1 - 1e-12))
+    with caplog.at_level("INFO"):
+        fit_quadratic(callback, Quadratic(1.0, [0.0, 0.0]), O1, 1)
+    assert "Round 1 is empty" in caplog.text
+
+
 # ---- samplers ----
 
 

@@ -72,6 +72,7 @@ def test_the_page_holds_all_it_needs(tmp_path: Path) -> None:
     assert all(link.startswith(("data:", "#")) for link in page.links)
     assert {link[1:] for link in page.links if link.startswith("#")} <= page.ids
     assert "By &lt;hand&gt;" in text
+    assert "3 methods, 2 data sets, 2 folds, 3 seeds: " in text
     assert "Stand-in data: easy, hard. A &amp; B." in text
     assert "1 failed, 0 with a score that is NaN or infinite. No number includes these." in text
     assert "RADFed on hard (2 of 6 runs, up to 2 rounds)" in text

@@ -21,6 +21,7 @@ def test_a_part_that_keeps_the_contract_passes_all_checks() -> None:
     report = check_part(parts.Proximal(0.1), neutral=parts.Proximal(0.0))
     assert [check.name for check in report.checks] == CHECKS
     assert all(check.was_made for check in report.checks)
+    assert report.checks[0].meaning.startswith("3 rounds end ")
     assert "Proximal(mu=0.1): all 9 checks held" in repr(report)
     assert torch.equal(torch.get_rng_state(), before)
 
