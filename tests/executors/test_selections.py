@@ -165,10 +165,15 @@ def of_two_masks(module: Any, scores: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(scores, y) + scores[y > 0].sum() * scores[y < 9].exp().mul(scores[y > -1]).sum()
 
 
+def of_two_ways_to_select(module: Any, scores: Tensor, y: Tensor) -> Tensor:
+    chosen = y > 0
+    return F.cross_entropy(scores, y) + (scores[chosen] * scores[chosen, :1]).sum()
+
+
 @pytest.mark.parametrize(
     "loss",
     [
-        *(of_the_hardest, with_metric),
+        *(of_the_hardest, with_metric, of_two_ways_to_select),
         *(pytest.param(loss, marks=LONG) for loss in (of_centered, drops_some, of_two_masks)),
     ],
 )

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
@@ -174,7 +175,7 @@ class Rows:
             if self.of_samples(own):
                 if _dims(own) != dims:
                     return False
-            elif _dims(own) > dims or (_dims(own) == dims and example_tensor(own).shape[0] != 1):
+            elif _dims(own) > dims or (_dims(own) == dims and not _has_one_row(own)):
                 return False
         return True
 
@@ -215,6 +216,11 @@ def tensors_of(node: fx.Node) -> list[fx.Node]:
 def _dims(node: fx.Node) -> int:
     value = example_of(node)
     return value.dim() if isinstance(value, Tensor) else -1
+
+
+def _has_one_row(node: fx.Node) -> bool:
+    # A number of rows on which values decide is not known to be one, and PyTorch raises an error where Python asks.
+    return statically_known_true(example_tensor(node).shape[0] == 1)
 
 
 def _is_other_dim(dim: Any, dims: int) -> bool:
