@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain, count, cycle, islice, repeat
 from pathlib import Path
 from typing import Any
@@ -104,6 +103,8 @@ class ClientBatches:
         #: Makes batches ahead, in other processes, while a round's clients train.
         self._loader: RoundLoader | None = None
         self._kept: dict[Task, list[Any]] = {}
+        #: Memory of one training sample, of the first batch that was drawn; ``None`` before.
+        self._bytes_drawn: float | None = None
         self.count_anew()
 
     def count_anew(self) -> None:
@@ -239,6 +240,8 @@ class ClientBatches:
             return iter(self._kept.pop(task))
         per_step = self._algorithm.batches_per_step(task)
         drawn = self._drawn(task)
+        if self._bytes_drawn is None:
+            drawn = self._measured(task, drawn)
         if per_step == 1:
             return drawn
         return _completed(drawn, per_step)
@@ -368,16 +371,26 @@ class ClientBatches:
         number = number_of_batches(int(self.data.client_sizes[client]), size, drop_last=False)
         return islice(self.in_order(client, size), self._limit(number, self._trainer.limit_val_batches))
 
-    @cached_property
-    def bytes_per_sample(self) -> float:
-        """Memory of one training sample."""
+    @property
+    def bytes_per_sample(self) -> float | None:
+        """Memory of one training sample; ``None`` where samples are no rows and no batch was drawn yet.
+
+        No sample is read for it: data may count what is read of them.
+        """
         # Where data change, some clients may have none.
         client = int(self.data.client_sizes.argmax())
         if self.has_rows(client):
             tensors, _ = self.rows(client)
             return float(sum(tensor[:1].nbytes for tensor in tensors))
-        leaves = tree_leaves(self.data.client_dataset(client)[0])
-        return float(sum(leaf.nbytes for leaf in leaves if isinstance(leaf, (Tensor, np.ndarray))))
+        return self._bytes_drawn
+
+    def _measured(self, task: Task, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield batches, and note the memory of a sample of the first one."""
+        for batch in batches:
+            if self._bytes_drawn is None:
+                size = sum(leaf.nbytes for leaf in tree_leaves(batch) if isinstance(leaf, (Tensor, np.ndarray)))
+                self._bytes_drawn = size / min(self.largest([task]), task.num_samples)
+            yield batch
 
 
 def _completed(batches: Iterator[Any], size: int) -> Iterator[Any]:

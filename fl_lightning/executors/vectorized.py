@@ -18,6 +18,8 @@ from fl_lightning.executors.compiler.causes import cause_of
 from fl_lightning.executors.sequential import SequentialExecutor
 from fl_lightning.executors.stack.memory import clients_that_fit
 from fl_lightning.executors.stack.optimizer import check_elementwise
+from fl_lightning.executors.stack.randomness import ClientGenerators
+from fl_lightning.executors.stack.sources import DrawnBatches
 from fl_lightning.executors.stack.training import StackTraining, StepRunner
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.messages import ClientResult, Task
@@ -85,21 +87,22 @@ class VectorizedExecutor(Executor):
 
     def run(self, tasks: Sequence[Task], training: LocalTraining, algorithm: Algorithm) -> Iterator[ClientResult]:
         """Train the clients of the tasks and yield their results."""
+        # A client that is only looked at, as with the models of IFCA, takes no step.
+        stepping = [task for task in tasks if training.batches.number(task)]
         if self.cause is None and tasks:
             try:
                 self.check()
+                self._measure(stepping)
             except CannotVectorize as error:
                 self.give_up(error)
         trained: set[Task] = set()
         if self.cause is None:
-            # A client that is only looked at, as with the models of IFCA, takes no step.
-            stepping = [task for task in tasks if training.batches.number(task)]
             for chunk in self._chunks(stepping):
                 # A stack before this one may have failed.
                 if self.cause is None and len(chunk) > 1:
                     yield from self._train(chunk, algorithm)
                     trained.update(chunk)
-        if not self._manner:
+        if stepping and not self._manner:
             self._manner = "one after the other: a stack would have one model"
         rest = [task for task in tasks if task not in trained]
         yield from self._sequential.run(rest, training, algorithm)
@@ -126,6 +129,18 @@ class VectorizedExecutor(Executor):
                 f"Clients were trained in stacks before the checkpoint, and are not now: {self.cause}. The last digits "
                 "differ from those of a run without a break. What a step makes once belongs in `__init__`."
             )
+
+    def _measure(self, tasks: Sequence[Task]) -> None:
+        """Draw the first client's batches, to train on them later, where nothing else tells how large a sample is.
+
+        Raises:
+            CannotVectorize: If the data need one model at a time.
+        """
+        training = self._training
+        if self.clients_at_once or len(tasks) < 2 or training.batches.bytes_per_sample is not None:
+            return
+        generators = ClientGenerators(training.settings.run_seed, [tasks[0].seeds], training.vector.device)
+        DrawnBatches(training, tasks[:1], lambda batch: batch, generators).give_back()
 
     def first_stack(self, tasks: Sequence[Task]) -> int:
         """Return how many of the tasks would train at once."""

@@ -47,7 +47,7 @@ class MixesUp(Draws):
 class DrawsByAll(Draws):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         x, y = batch
-        noise = torch.as_tensor(np.random.normal(size=(len(x), 6)), dtype=x.dtype)
+        noise = torch.as_tensor(np.random.normal(size=x.shape), dtype=x.dtype)
         factor = random.uniform(0.5, 1.5) + np.random.randint(1, 3)
         self.log("factor", factor)
         return factor * F.cross_entropy(self.layers(F.dropout(x, 0.2) + 0.1 * noise), y)

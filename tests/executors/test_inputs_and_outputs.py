@@ -369,6 +369,18 @@ class Asserts(Kept):
         return super().training_step(batch, batch_idx)
 
 
+class Adapts(Kept):
+    """Has the loss of weights after a step of its own, as MAML does."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        def loss(weights: Any) -> Tensor:
+            return F.cross_entropy(torch.func.functional_call(self.layers, weights, (batch[0],)), batch[1])
+
+        weights = dict(self.layers.named_parameters())
+        gradients = torch.func.grad(loss)(weights)
+        return loss({name: weight - 0.1 * gradients[name] for name, weight in weights.items()})
+
+
 class Lstm(Kept):
     kind: Any = nn.LSTM
 
@@ -394,6 +406,7 @@ class Rnn(Lstm):
     "kind",
     [
         *(ReversesGradients, Checkpoints, CountsClasses, Asserts, Lstm),
+        pytest.param(Adapts, marks=pytest.mark.long),
         pytest.param(Gru, marks=pytest.mark.long),
         pytest.param(Rnn, marks=pytest.mark.long),
     ],
@@ -446,8 +459,17 @@ def test_a_step_that_raises_for_bad_values_is_stacked() -> None:
     assert ends_alike(RaisesForNan) is None
 
 
-def test_a_step_that_returns_nothing_for_some_batches_trains_one_after_the_other() -> None:
-    assert "returns nothing" in str(ends_alike(ReturnsNothingForSome))
+class ReturnsNothingAtFirst(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        loss = super().training_step(batch, batch_idx)
+        if batch[0].max() < 2.2:
+            return None
+        return loss
+
+
+@pytest.mark.parametrize("kind", [ReturnsNothingForSome, ReturnsNothingAtFirst])
+def test_a_step_that_returns_nothing_for_some_batches_trains_one_after_the_other(kind: type[Kept]) -> None:
+    assert "returns nothing" in str(ends_alike(kind))
 
 
 def test_an_error_of_one_client_is_raised_as_alone() -> None:

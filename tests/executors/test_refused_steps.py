@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import random
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -87,6 +89,10 @@ def gram(z: Tensor) -> Tensor:
     return torch.einsum("id,jd->ij", z, z)
 
 
+def rrelu(x: Tensor) -> Tensor:
+    return F.rrelu(x, training=True)
+
+
 def sets(module: Any, x: Tensor, y: Tensor, loss: Tensor) -> int:
     module.mean.scale = 1.0 + module.current_epoch
     return note(module, x, loss)
@@ -124,6 +130,12 @@ def counts(module: Any, x: Tensor, y: Tensor, loss: Tensor) -> int:
         pytest.param(lambda m, x, y, loss: m.outside * loss, "requires gradients", id="gradient outside"),
         pytest.param(counts, "asks whether it is compiled", id="is compiling"),
         pytest.param(follows, "", id="teacher that is written"),
+        pytest.param(
+            lambda m, x, y, loss: loss * (1 if torch.func.jvp(rrelu, (x,), (x,)) else 2),
+            "`rrelu_with_noise` computes one model at a time",
+            id="operation in a transform",
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_step_that_a_stack_would_change_is_refused(term: Any, cause: str) -> None:
@@ -142,10 +154,31 @@ def seeds(m: Any, x: Tensor, y: Tensor, loss: Tensor) -> int:
     return 0
 
 
+def draws(m: Any, x: Tensor, y: Tensor, loss: Tensor) -> Tensor:
+    return loss * random.choice([0.5, 2.0])
+
+
+def warns(m: Any, x: Tensor, y: Tensor, loss: Tensor) -> int:
+    warnings.warn("a step", stacklevel=1)
+    return 0
+
+
+def makes_a_layer(m: Any, x: Tensor, y: Tensor, loss: Tensor) -> Tensor:
+    return loss + torch.nn.Linear(6, 1)(x.float()).sum()
+
+
+def reads_its_state(m: Any, x: Tensor, y: Tensor, loss: Tensor) -> Tensor:
+    return loss + sum(value.sum() for value in m.layers.state_dict().values())
+
+
 @pytest.mark.parametrize(
     ("term", "cause"),
     [
         pytest.param(opens_a_file, "`training_step` opens a file", id="open"),
+        pytest.param(draws, "`training_step` draws by `random.choice`", id="random", marks=pytest.mark.long),
+        pytest.param(warns, "`training_step` calls `_warnings.warn`", id="warning", marks=pytest.mark.long),
+        pytest.param(makes_a_layer, "`training_step` makes a module", id="layer", marks=pytest.mark.long),
+        pytest.param(reads_its_state, "`training_step` calls `state_dict()`", id="state", marks=pytest.mark.long),
         pytest.param(seeds, "`training_step` seeds a generator", id="seed", marks=pytest.mark.long),
     ],
 )
@@ -344,8 +377,7 @@ def test_data_are_read_once_and_may_use_one_memory(term: Any, is_stacked: bool) 
     Own.reads = 0
     cause = ends(lambda: Extra(term), of_datasets(Own), rounds=2)
     assert (cause is None) == is_stacked
-    # A stack reads one sample more, for the memory that it takes.
-    assert Own.reads == 2 * 2 * (7 + 5 + 8) + 1
+    assert Own.reads == 2 * 2 * (7 + 5 + 8)
 
 
 def test_a_fit_without_dynamo_takes_each_step_once() -> None:

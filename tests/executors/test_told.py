@@ -58,14 +58,15 @@ class Telling(Module):
         self.rounds = 0
 
 
-def fit(kind: type[Telling], executor: Any, sizes: tuple[int, ...] = SIZES) -> tuple[Telling, list[Any]]:
+def fit(kind: type[Telling], executor: Any, sizes: tuple[int, ...] = SIZES) -> tuple[Any, list[Any]]:
+    """Return the weights and what was logged last, and what the logger was told."""
     module = kind()
     logger = Recorder()
     callback = FedAvg(1.0, executor=executor, seed=1)
     options: Any = {"max_epochs": 2, "precision": "64-true", "logger": logger, "log_every_n_steps": 1}
     trainer = quiet_trainer(callbacks=[callback], **options)
     trainer.fit(module, datamodule=TensorDataModule(clients_of((6,), sizes), batch_size=4))
-    return module, logger.writer.calls
+    return (module.state_dict(), trainer.callback_metrics), logger.writer.calls
 
 
 def rounded(text: str) -> str:
@@ -80,7 +81,8 @@ def ends_alike(kind: type[Telling], capsys: Any, sizes: tuple[int, ...] = SIZES)
     printed = capsys.readouterr().out
     stacked, own_calls = fit(kind, stacks, sizes)
     own_printed = capsys.readouterr().out
-    torch.testing.assert_close(stacked.state_dict(), alone.state_dict(), rtol=1e-9, atol=1e-9)
+    # Types of what is logged are the same, too.
+    torch.testing.assert_close(stacked, alone, rtol=1e-9, atol=1e-9)
     assert rounded(str(own_calls)) == rounded(str(calls))
     assert rounded(own_printed) == rounded(printed)
     assert printed or calls
@@ -92,7 +94,7 @@ class Prints(Telling):
         loss = super().training_step(batch, batch_idx)
         if batch_idx % 2 == 0:
             print(f"round {self.current_epoch}, batch {batch_idx}: {loss:.3f}", end=";\n")
-            print("sizes", batch[0].shape, loss.item())
+            print("sizes", batch[0].shape, loss.item(), loss.detach())
         self.print("loss {:.2f} of {}".format(loss, "a batch"))
         return loss
 
@@ -102,6 +104,7 @@ class TellsItsLogger(Telling):
         loss = super().training_step(batch, batch_idx)
         assert self.logger is not None
         self.log("shown", loss, on_step=True)
+        self.log("of class 1", (batch[1] == 1).sum(), on_step=True)
         self.logger.experiment.add_scalar("loss", loss, self.global_step, walltime=batch_idx)
         for logger in self.loggers:
             if isinstance(logger, Recorder):

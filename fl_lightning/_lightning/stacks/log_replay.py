@@ -10,8 +10,10 @@ In the worked example two clients of two batches each log ``loss`` four times. L
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks.lr_monitor import LearningRateMonitor
 from torch import Tensor, nn
@@ -35,6 +37,8 @@ from fl_lightning._lightning.stacks.recording import (
 )
 from fl_lightning.seeding import preserved_generators
 
+#: Why clients are not stacked of which one fails, or skips a batch.
+NO_LOSS = "`training_step` raises an error, or returns nothing, for some batches of a client"
 #: By slot: a client's batches, as entries and its row in them.
 Clients = Mapping[int, list[tuple[Entry, int]]]
 
@@ -56,7 +60,7 @@ class Journal:
         """Raise ``CannotVectorize`` if something that a step asserts is not true."""
         found = [entry.tensors[place].all() for entry in self._entries for place in entry.logged.conditions]
         if found and not bool(torch.stack(found).all()):
-            raise CannotVectorize("`training_step` raises an error, or returns nothing, for some batches of a client")
+            raise CannotVectorize(NO_LOSS)
 
     def tell(self, loop: ClientLoop, seed: Callable[[int], None]) -> None:
         """Tell Lightning everything: metric objects first, then each number, then the values of single steps.
@@ -71,11 +75,10 @@ class Journal:
         progress = loop.batch_progress
         trainer._logger_connector._first_loop_iter = progress.current.ready == 0
         clients = self._by_slot()
-        # The context sets the type in which Lightning sums.
-        with trainer.precision_plugin.train_step_context():
-            self._update_metrics(clients, trainer.lightning_module, seed)
-            earlier = {key: metric._forward_cache for key, metric in loop._results.valid_items()}
-            for alike in self._calls_alike():
+        self._update_metrics(clients, trainer, seed)
+        earlier = {key: metric._forward_cache for key, metric in loop._results.valid_items()}
+        for alike in self._calls_alike():
+            with _context_of(alike[0][1].fx, trainer):
                 _log(loop, alike)
         steps = _tell_steps(loop, clients, earlier)
         batches = sum(map(len, clients.values()))
@@ -113,7 +116,7 @@ class Journal:
 
     # ---- metric objects ----
 
-    def _update_metrics(self, clients: Clients, module: nn.Module, seed: Callable[[int], None]) -> None:
+    def _update_metrics(self, clients: Clients, trainer: pl.Trainer, seed: Callable[[int], None]) -> None:
         """Make the calls of metric objects: at once, or in the order in which the clients would have made them."""
         calls: dict[int, list[tuple[Entry, MetricCall]]] = {}
         for entry in self._entries:
@@ -123,18 +126,22 @@ class Journal:
                 calls.setdefault(id(call.metric), []).append((entry, call))
         if not calls:
             return
+        module = trainer.lightning_module
         apart = self._needed_apart(module)
         done: set[int] = set()
         for metric, own_calls in calls.items():
-            if metric not in apart and _update_at_once(own_calls):
-                done.add(metric)
+            if metric in apart:
+                continue
+            with _context_of(own_calls[0][1].fx, trainer):
+                if _update_at_once(own_calls):
+                    done.add(metric)
         if calls.keys() == done:
             return
         with preserved_generators(next(module.parameters()).device):
             for slot, own in clients.items():
                 seed(slot)
                 for entry, row in own:
-                    _replay(entry, row, done)
+                    _replay(entry, row, done, trainer)
 
     def _needed_apart(self, module: nn.Module) -> set[int]:
         """Return the identities of metric objects that need each client's own calls in their order.
@@ -157,13 +164,19 @@ class Journal:
         return found
 
 
-def _replay(entry: Entry, row: int, done: set[int]) -> None:
+def _context_of(fx: str | None, trainer: pl.Trainer) -> AbstractContextManager[None]:
+    """Return the context of a hook's calls: a step has the trainer's precision, which sets the type of its numbers."""
+    return trainer.precision_plugin.train_step_context() if fx == "training_step" else nullcontext()
+
+
+def _replay(entry: Entry, row: int, done: set[int], trainer: pl.Trainer) -> None:
     """Make one client's calls of a step, and note the values that are logged by the names of metric objects.
 
     Args:
         entry: The batches of several clients.
         row: The client's row.
         done: Identities of metric objects that have had all their calls.
+        trainer: The trainer.
     """
     calls = entry.logged.metric_calls
     for number in range(len(calls) + 1):
@@ -173,7 +186,8 @@ def _replay(entry: Entry, row: int, done: set[int]) -> None:
         is_due = number < len(calls) and not isinstance(calls[number].metric, Listener)
         if is_due and id(calls[number].metric) not in done:
             own = [tensor[row] for tensor in entry.tensors]
-            entry.returned[row, number] = call_metric(calls[number], own, calls[number].metric)
+            with _context_of(calls[number].fx, trainer):
+                entry.returned[row, number] = call_metric(calls[number], own, calls[number].metric)
 
 
 def call_metric(
@@ -307,31 +321,32 @@ def _tell_steps(loop: ClientLoop, clients: Clients, earlier: Mapping[str, Any]) 
         window: list[Entry] = []
         for entry, row in batches:
             window.append(entry)
-            _tell_others(entry, row)
+            _tell_others(entry, row, trainer)
             if shown:
                 for place, call in enumerate(entry.logged.calls):
                     latest[call.key] = entry, row, place
             if not entry.steps[row]:
                 continue
             if every and (loop._batches_that_stepped + 1) % every == 0:
-                _show_values(shown, latest)
+                _show_values(shown, latest, trainer)
                 for each in window:
                     _show_rates(loop, rates, each.settings)
                 trainer._logger_connector.update_train_step_metrics()
             loop._batches_that_stepped += 1
             window = []
-    _show_values(shown, latest)
+    _show_values(shown, latest, trainer)
     return loop._batches_that_stepped - begin
 
 
-def _tell_others(entry: Entry, row: int) -> None:
+def _tell_others(entry: Entry, row: int, trainer: pl.Trainer) -> None:
     """Make a client's calls of what a step tells others, such as ``print``."""
     for call in entry.logged.metric_calls:
         if isinstance(call.metric, Listener):
-            call_metric(call, [tensor[row] for tensor in entry.tensors], call.metric)
+            with _context_of(call.fx, trainer):
+                call_metric(call, [tensor[row] for tensor in entry.tensors], call.metric)
 
 
-def _show_values(shown: Mapping[str, Any], latest: Mapping[str, tuple[Entry, int, int]]) -> None:
+def _show_values(shown: Mapping[str, Any], latest: Mapping[str, tuple[Entry, int, int]], trainer: pl.Trainer) -> None:
     """Leave the values of single steps as they would be after a client's batch."""
     for key in shown.keys() & latest.keys():
         metric = shown[key]
@@ -340,7 +355,8 @@ def _show_values(shown: Mapping[str, Any], latest: Mapping[str, tuple[Entry, int
         if isinstance(call.value, Metric):
             metric._forward_cache = entry.cached[row, place]
         else:
-            metric._forward_cache = entry.value(call, row).clone()
+            with _context_of(call.fx, trainer):
+                metric._forward_cache = entry.value(call, row).clone()
             if not metric.meta.on_epoch:
                 metric.value = metric._forward_cache
         metric._computed = None

@@ -182,12 +182,14 @@ class MetricCall:
             ``"assign"``; otherwise ``"tell"``.
         leaves: Its arguments, flattened; in the place of a tensor its place among the step's tensors.
         spec: How the leaves make up the arguments.
+        fx: The hook in which it was made.
     """
 
     metric: Metric | MetricCollection | Keeper | Listener
     method: str
     leaves: list[Any]
     spec: Any
+    fx: str
 
 
 @dataclass(frozen=True)

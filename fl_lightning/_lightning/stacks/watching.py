@@ -34,7 +34,6 @@ _SHARED = {
     "default_root_dir",
     "device_ids",
     "enable_validation",
-    "estimated_stepping_batches",
     "evaluating",
     "fast_dev_run",
     "global_rank",

@@ -27,6 +27,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import count
 from types import FunctionType
@@ -85,7 +86,7 @@ _ATTEMPTS = 3
 #: What Dynamo calls a module, or its buffers.
 _OF_MODULES = re.compile(
     r"L\['module'\](\.(_modules|__dict__\['_modules'\])\['\w+'\])*"
-    r"(\._modules|\._buffers|\.__dict__\['_buffers'\]|\._non_persistent_buffers_set)?"
+    r"(\._modules|\._buffers|\._parameters|\.__dict__\['_buffers'\]|\._non_persistent_buffers_set)?"
 )
 
 _function_numbers = count()
@@ -151,7 +152,7 @@ class CapturedStep:
         self._vector = vector
         self._module = stacked.module
         self._trainer = WatchedTrainer(stacked.trainer)
-        self._context = stacked.trainer.precision_plugin.train_step_context
+        self._context_of_steps = stacked.trainer.precision_plugin.train_step_context
         self._hidden_counters = stacked.hidden_counters
         self._counting = stacked.counting
         self._metrics = WatchedMetrics(self._module)
@@ -202,7 +203,7 @@ class CapturedStep:
 
     def alone(self, batch: Any, batch_idx: int, steps_so_far: int) -> Any:
         """Run the step as it is on the module's own weights, and return its loss."""
-        with self._counting(steps_so_far), self._context(), torch.enable_grad():
+        with self._counting(steps_so_far), self._context_of_steps(), torch.enable_grad():
             return _loss(self._module, batch, batch_idx, self._takes_index)
 
     def of_each(
@@ -346,8 +347,9 @@ class CapturedStep:
         if dependence.refusal is not None:
             raise CannotVectorize(dependence.refusal)
         check_sizes(source)
-        reader = Reader(source, self._metrics.known, loss, assigned or {}, self._hook or "training_step")
-        graph = StackedGraph(source.owning_module, reader.graph)
+        with self._context():
+            reader = Reader(source, self._metrics.known, loss, assigned or {}, self._hook or "training_step")
+        graph = StackedGraph(source.owning_module, reader.graph, self._context_of_steps)
         return Step(source, graph, reader.logged, reader.kept, dependence)
 
     # ---- what Dynamo calls ----
@@ -385,6 +387,10 @@ class CapturedStep:
         return [True] * len(guards)
 
     # ---- the capture ----
+
+    def _context(self) -> AbstractContextManager[None]:
+        """Return the context of a step, with its precision; Lightning calls hooks outside of it."""
+        return self._context_of_steps() if self._hook is None else nullcontext()
 
     def _note_kept(self, called: _Call, kept: Sequence[_Change]) -> None:
         """Add to a captured graph notes of the attributes that it has set.

@@ -31,14 +31,20 @@ _EFFECTS = re.compile(r"side effects happened.*double check: (\[.*\])")
 #: What comes before the lines of code.
 _BEFORE_CODE = re.compile(r"from user code:|Original traceback:")
 
+#: What PyTorch says where a transform, such as `torch.func.grad`, has failed within `vmap`.
+_HIDES_ANOTHER = re.compile(r"TransformType::Vmap INTERNAL ASSERT")
+
 _DECIDES = (
-    "Python decides by a tensor's value (`if`, `while`, `assert`), and each client has its own; use `torch.where`"
+    "Python decides by a tensor's value or a random number (`if`, `while`, `assert`), and each client has its own; use "
+    "`torch.where`"
 )
 #: Where sizes depend on values.
 SELECTS = "a selection's size depends on values, and each client has its own; weigh all samples instead"
 _NUMBERS = "Python computes with a tensor's value (`.item()`, `float`), and each client has its own; keep it a tensor"
 _TEXTS = "Python makes a text of a tensor's value, and each client has its own"
 _NUMPY = "`training_step` draws by numpy, of whose generator there is one for all clients"
+#: Of functions that are not drawn client by client.
+_PYTHONS_RANDOM = r"`training_step` draws by `random.\1`, of whose generator there is one for all clients"
 _LOCKS = "`training_step` uses a lock or asks for its thread, as Python's `logging` does"
 _OVERWRITES = (
     "`training_step` writes clients' values into a tensor of which there is one for all clients; make a new tensor"
@@ -47,14 +53,18 @@ _OVERWRITES = (
 _CAUSES = (
     (r"data-dependent branching", _DECIDES),
     (r"\(Size-like symbols: u", SELECTS),
+    (r"PendingUnbackedSymbolNotFound", SELECTS),
     (r"Could not guard on data-dependent expression", _DECIDES),
     (r"Could not extract specialized integer", _DECIDES),
     (r"one_hot` with data-dependent output shape", "`one_hot` without `num_classes` has a size that values decide"),
     (r"dynamic shape", SELECTS),
     (r"use_numpy_random_stream", _NUMPY),
     (r"of class `Generator`|bound method RandomState", _NUMPY),
+    (r"function `Random\.(\w+)`", _PYTHONS_RANDOM),
+    (r"random\.(\w+)\.__self__", _PYTHONS_RANDOM),
     (r"calling .item\(\) on a Tensor", _NUMBERS),
     (r"expected \(<class 'numpy.integer'>", _NUMBERS),
+    (r"'Tensor' object has no attribute '__round__'", _NUMBERS),
     (r"has a non-Tensor output whose value is dependent", _NUMBERS),
     (r"tp_repr|Tensor repr requires actual runtime values", _TEXTS),
     (
@@ -84,13 +94,19 @@ _CAUSES = (
         r"`training_step` raises \1: \2",
     ),
     (r"found no exception handler(?s:.*)raised exception (\w+)", r"`training_step` raises \1"),
+    (r"`torch.nn.Parameter\(\)` constructor", "`training_step` makes a module or a parameter; make it in `__init__`"),
+    (r"called random operation while in", "`training_step` draws by an operation that computes one model at a time"),
+    (r"not supported on type OrderedDict", "`training_step` calls `state_dict()`, which cannot be captured"),
     (r"builtin operator `open`", "`training_step` opens a file, which a stack would do once for all clients"),
     (r"`RLock`|get_ident", _LOCKS),
     (r"`torch.compiler.disable`", "`training_step` calls a function that is kept from being captured"),
     (r"trace method `(\w+)` of class `(\w+)`", r"`training_step` calls `\1` of `\2`, which cannot be captured"),
-    (r"trace the builtin `([\w.]+?)\.?`", r"`training_step` calls `\1`, which cannot be captured"),
+    (r"trace the (?:Python )?builtin `([\w.]+?)\.?`", r"`training_step` calls `\1`, which cannot be captured"),
+    (r"trace builtin operator `([\w.]+)`", r"`training_step` calls `\1` of something that cannot be captured"),
     (r"intentionally marked that the function `([\w.]+)`", r"`training_step` calls `\1`, which cannot be captured"),
     (r"LoggingLogger", "`training_step` writes to Python's `logging`, which a stack would do once for all clients"),
+    # A mistake, say: a client that trains alone raises it.
+    (r"failed to run FX node with fake tensors: .*: got (\w+)\(['\"](.*)['\"]\)", r"`training_step` raises \1: \2"),
     # What the library says itself.
     (r"Message: (.*)", r"\1"),
 )
@@ -111,6 +127,8 @@ def cause_of(error: Exception) -> str:
     """Return why a step cannot be captured or stacked, in one line, with the user's file and line."""
     if isinstance(error, CannotVectorize):
         return str(error)
+    if _HIDES_ANOTHER.search(str(error)) and isinstance(error.__context__, Exception):
+        return cause_of(error.__context__)
     message, *code = _BEFORE_CODE.split(str(error))
     cause = _meaning(message, error)
     place = _place_in(code[-1]) if code else None
@@ -156,6 +174,7 @@ def changes(names: Sequence[str]) -> str:
 #: How Dynamo names things, as a pattern, and how users do.
 _NAMES = (
     (r"L\['module'\]", "self"),
+    (r"L\['arguments'\]\[0\]", "optimizer"),
     (r"G\['([^']+)'\]", r"\1"),
     (r"\._(?:modules|parameters)\['(\w+)'\]", r".\1"),
     (r"self\._trainer(\._read_by_step)?", "self.trainer"),

@@ -15,6 +15,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning._lightning.stacks.log_replay import NO_LOSS
 from fl_lightning._lightning.stacks.recording import Keeper, Listener
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.executors.compiler.capture import CapturedStep, Step
@@ -103,6 +104,8 @@ class Check:
                     set_global_states(states[place], held.device)
                     with errors_of_step():
                         loss = self._captured.alone(single, index, stacks.steps_of(place))
+                    if loss is None:
+                        raise CannotVectorize(NO_LOSS)
                     bound = self._bound(loss)
                     traces.compare(step.logged, [tensor[place] for tensor in kept], bound)
                 same("the loss", loss, computed.losses[place], bound, 1.0)

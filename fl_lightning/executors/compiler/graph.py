@@ -16,7 +16,7 @@ A flat list takes some 0.1 s to make, and its steps half the time of mapped ones
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -148,9 +148,13 @@ class StackedGraph:
     Args:
         root: Holds the graphs that it calls, if any.
         graph: Its outputs are the loss and the tensors to keep; functions that cannot be mapped are replaced.
+        context: Lightning's context of a step, in which a step of it runs.
     """
 
-    def __init__(self, root: fx.GraphModule | None, graph: fx.Graph) -> None:
+    def __init__(
+        self, root: fx.GraphModule | None, graph: fx.Graph, context: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        self._context = context
         self._takes_zeros = replace_unmapped(graph)
         self._module = fx.GraphModule(root or {}, graph)
         self._draws = any(map(draws_by_name, nodes_of(graph)))
@@ -201,12 +205,18 @@ class StackedGraph:
         depth = _functorch.get_dynamic_layer_stack_depth()
         self._now = stacks
         try:
-            if flat:
-                return self._run_flat(stacks, inputs, values)
-            return self._run_mapped(stacks, inputs, values)
+            with self._context():
+                if flat:
+                    return self._run_flat(stacks, inputs, values)
+                return self._run_mapped(stacks, inputs, values)
+        except CannotVectorize:
+            # What `torch.func.jvp` in a step that failed has begun has not ended; there is one level at most.
+            with suppress(RuntimeError):
+                torch._C._exit_dual_level(level=0)
+            raise
         finally:
             self._now = None
-            # A transform in a step that failed has begun, and has not ended.
+            # So have other transforms.
             _functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
 
     # ---- mapped ----

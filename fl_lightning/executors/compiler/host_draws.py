@@ -120,6 +120,7 @@ def _noting(module: str, function: str, usual: Callable[..., Any]) -> Callable[.
         if not is_captured_for_stack():
             return usual(*args, **kwargs)
         args = tuple([_known(each) for each in args])
+        kwargs = {name: _known(each) for name, each in kwargs.items()}
         for each in (*args, *kwargs.values()):
             if isinstance(each, (int, float)) and not has_static_value(each):
                 torch._dynamo.graph_break(msg=_COMPUTED)
@@ -130,7 +131,9 @@ def _noting(module: str, function: str, usual: Callable[..., Any]) -> Callable[.
 
 
 def _known(value: Any) -> Any:
-    """Return an argument; the number of samples of shorter batches becomes a constant."""
+    """Return an argument; the number of samples of shorter batches becomes a constant, also in a shape."""
+    if isinstance(value, (tuple, list)):
+        return tuple([_known(each) for each in value])
     return len([0] * value) if type(value) is int and value > 0 else value
 
 

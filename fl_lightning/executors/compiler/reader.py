@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.errors import CannotVectorize
@@ -100,7 +101,7 @@ class Reader:
             if isinstance(leaf, fx.Node):
                 leaves[place] = TensorPlace(self._keep(leaf), _kind_of_number(leaf))
         self._values_of_metrics[node] = BatchValue(len(self.logged.metric_calls), None)
-        self.logged.metric_calls.append(MetricCall(self._metrics[int(metric)], method, leaves, spec))
+        self.logged.metric_calls.append(MetricCall(self._metrics[int(metric)], method, leaves, spec, self._hook))
 
     def _read_part(self, node: fx.Node) -> None:
         _check_value_is_logged_alone(node)
@@ -119,6 +120,8 @@ class Reader:
         elif value in self._values_of_metrics:
             value = self._values_of_metrics[value]
         else:
+            if isinstance(value, fx.Node) and not _is_one_value(value):
+                raise CannotVectorize(f"`self.log({name!r}, ...)` is given a tensor of several values")
             value = self._keep(value, is_logged=True)
         weight = None
         if isinstance(options.get("batch_size"), fx.Node):
@@ -143,6 +146,12 @@ def _check_value_is_logged_alone(node: fx.Node) -> None:
     """Raise ``CannotVectorize`` if a step computes with what a metric object returns."""
     if any(user.target not in (part_of_value, logged) for user in node.users):
         raise CannotVectorize("`training_step` uses what a metric object returns, which has one state for all clients")
+
+
+def _is_one_value(node: fx.Node) -> bool:
+    """Whether a node stands for a number, or for a tensor that has one value for sure."""
+    value = example_of(node)
+    return not isinstance(value, Tensor) or statically_known_true(value.numel() == 1)
 
 
 def _as_given(value: Any) -> Any:

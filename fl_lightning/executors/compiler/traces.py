@@ -75,10 +75,9 @@ class Traces:
             if not isinstance(call.value, int):
                 continue
             found = tensors[call.value]
-            dtype = value.dtype if isinstance(value, Tensor) else logged_type()
-            if found.dtype != dtype:
+            if found.dtype != value.dtype:
                 raise CannotVectorize(f"what is logged as {name!r} is of another type in a stack")
-            same(f"what is logged as {name!r}", torch.as_tensor(value), found, bound, 1.0)
+            same(f"what is logged as {name!r}", value, found, bound, 1.0)
         self._compare_metrics(logged, tensors, bound)
         self._compare_kept(kept, tensors, bound)
         self._compare_told(logged, tensors, bound)
@@ -157,6 +156,8 @@ def _take(values: list[tuple[str, Any]], name: str, value: Any, *args: Any, **kw
     if isinstance(value, Tensor):
         # The step may go on to write to it.
         value = value.detach().clone()
+    elif isinstance(value, (int, float)):
+        value = torch.as_tensor(value, dtype=logged_type())
     values.append((name, value))
 
 

@@ -40,7 +40,7 @@ def clients_that_fit(training: LocalTraining, tasks: Sequence[Task]) -> int:
         At least 1.
     """
     weights = _weights(training)
-    samples = max(task.num_samples for task in tasks) * training.batches.bytes_per_sample
+    samples = max(task.num_samples for task in tasks) * (training.batches.bytes_per_sample or 0)
     most = min(len(tasks), memory_budget(training) / max(1, _COPIES * weights + samples))
     if training.vector.device.type == "cpu":
         most = min(most, _CPU_STACK // max(1, weights))

@@ -44,7 +44,6 @@ class StepRunner:
     def __init__(self, training: LocalTraining, stacked: StackedLoop) -> None:
         precision = training.trainer.precision_plugin
         self.stacked = stacked
-        self.context = precision.train_step_context
         self.captured = CapturedStep(stacked, training.vector)
         self.check = Check(self.captured, training.vector, mixed="mixed" in str(precision.precision))
         self.weighted = WeightedSteps(self.captured, self.check)
@@ -100,7 +99,7 @@ class StackTraining:
             CannotVectorize: If the clients cannot be trained at once.
         """
         try:
-            with nothing_drawn(self._training.vector.device), self._runner.context(), warnings.catch_warnings():
+            with nothing_drawn(self._training.vector.device), warnings.catch_warnings():
                 # `vmap` warns at each call of some functions.
                 warnings.filterwarnings("ignore", "There is a performance drop")
                 self._runner.captured.begin_stack()
