@@ -75,10 +75,11 @@ WORKLOADS = {
     "H3": Workload(100, 60, 100, 10, (784,), lr=1e-3, sigma=1.0, hidden=(128,), optimizer="Adam"),
     "F1": Workload(100, 600, 50, 100, (784,), epochs=5),
     "P1": Workload(1000, 50, 50, 10, (3, 32, 32), lr=0.1),
+    "B1": Workload(100, 500, 100, 50, (3, 32, 32), lr=0.1, epochs=5),
 }
 #: Measured pairs, and how many rounds each side of a pair has where one round is too short to be timed alone.
 ROUNDS = {"W1": 15, "W2": 10, "W3": 5, "W4": 3, "W5": 7, "W6": 15, "W7": 40, "H1": 30, "H2": 20, "M1": 10}
-ROUNDS |= {"D1": 10, "N1": 10, "H3": 10, "F1": 3, "P1": 3}
+ROUNDS |= {"D1": 10, "N1": 10, "H3": 10, "F1": 3, "P1": 3, "B1": 3}
 BLOCKS = {"W2": 10, "H2": 10}
 
 
@@ -261,6 +262,24 @@ def of_pfl() -> nn.Sequential:
     return network
 
 
+def of_blazefl() -> nn.Sequential:
+    """Return the network of BlazeFL's benchmark on CIFAR-10: convolutions of 6 and 16 channels, dense layers."""
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(400, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, 10),
+    )
+
+
 #: By the workload; the others are perceptrons.
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "W3": convolutions,
@@ -270,6 +289,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "N1": normalised,
     "H3": normalised_with_dropout,
     "P1": of_pfl,
+    "B1": of_blazefl,
 }
 
 

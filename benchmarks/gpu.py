@@ -1,11 +1,12 @@
 """Everything that is measured on one GPU, in parts, each measurement written as soon as it is made.
 
-    python benchmarks/gpu.py [--output gpu_results] [--seconds 540] [PART ...]
+    python benchmarks/gpu.py [--output gpu_results] [--seconds 480] [PART ...]
 
-`card` measures the card's rates, `rounds` times W1 to W7, H1, H2 and P1 (the benchmark of pfl-research on CIFAR-10)
-with the cohort of the workload and with 100 clients a round: the plain loop, the plain loop with CUDA graphs, bare
-products, and each executor. `clients` stacks 1 to 512 clients, `pfl` trains P1 with a central evaluation in every tenth
-round, and `report` prints tables of all that. The tests that need a GPU: pytest -m gpu tests/test_gpu.py
+`card` measures the card's rates, `rounds` times W1 to W7, H1 to H3, P1 and B1 (the benchmarks of pfl-research and of
+BlazeFL on CIFAR-10) with the cohort of the workload and with 100 clients a round: the plain loop, the plain loop with
+CUDA graphs, bare products, and each executor. `clients` stacks 1 to 512 clients, `pfl` trains P1 with a central
+evaluation in every tenth round, and `report` prints tables of all that. The tests that need a GPU:
+pytest -m gpu tests/test_gpu.py
 
 After `--seconds` no further measurement begins; the same command goes on from there. A measurement that fails is kept
 with its error; give `--again` to repeat those. `--device cpu` tries the script itself. The workloads are those of
@@ -34,7 +35,7 @@ from gpu_rounds import by_fit, by_hand, loops_of, needs, peaks
 
 Measurement = tuple[str, Callable[[], dict[str, Any]]]
 
-WORKLOADS = ("W1", "W2", "W3", "P1", "W7", "H1", "H2", "W4", "W5", "W6")
+WORKLOADS = ("W1", "W2", "W3", "H3", "B1", "P1", "W7", "H1", "H2", "W4", "W5", "W6")
 WAYS = ("sequential", "vectorized", "auto")
 
 
@@ -133,7 +134,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, "report", "all"], default="all", metavar="PART")
     parser.add_argument("--output", type=Path, default=Path("gpu_results"))
-    parser.add_argument("--seconds", type=float, default=540.0, help="after which no measurement begins")
+    parser.add_argument("--seconds", type=float, default=480.0, help="after which no measurement begins")
     parser.add_argument("--each", type=float, default=4.0, help="seconds of rounds in each measurement")
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), choices=WORKLOADS)
     parser.add_argument("--cohorts", nargs="+", type=int, help="clients of a round, instead of the usual ones")

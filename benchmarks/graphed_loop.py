@@ -32,18 +32,20 @@ class GraphedLoop(PlainLoop):
         x, y = self.clients[client]
         if self._steps is None:
             self._steps = {}
-        order = torch.randperm(len(x), generator=self.generator).to(self.device)
-        batches = order.split(self.work.batch_size)
-        for index in batches:
-            size = len(index)
-            if size not in self._steps:
-                self._steps[size] = self._capture(x[:size], y[:size])
         self._write(self.server)
-        for index in batches:
-            step = self._steps[len(index)]
-            torch.index_select(x, 0, index, out=step.x)
-            torch.index_select(y, 0, index, out=step.y)
-            step.graph.replay()
+        for _ in range(self.work.epochs):
+            order = torch.randperm(len(x), generator=self.generator).to(self.device)
+            for index in order.split(self.work.batch_size):
+                size = len(index)
+                if size not in self._steps:
+                    # Its warm-up takes steps.
+                    before = self._read()
+                    self._steps[size] = self._capture(x[:size], y[:size])
+                    self._write(before)
+                step = self._steps[size]
+                torch.index_select(x, 0, index, out=step.x)
+                torch.index_select(y, 0, index, out=step.y)
+                step.graph.replay()
         return self._read()
 
     def _capture(self, x: Tensor, y: Tensor) -> _Step:

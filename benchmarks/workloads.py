@@ -15,7 +15,8 @@ W1 784-200-200-10 perceptron, W2 logistic regression, W3 32-64 convolutions on 3
 block of a MobileNetV2 from cached features under RADFed, W6 the perceptron of W1 under FedDyn, W7 the paper's Covertype
 round, H1 and H2 a perceptron and a logistic regression on clients of log-normal sizes, M1 the perceptron of W1 with a
 metric object, D1 and N1 user-defined perceptrons on such clients: dropout with Adam, layer normalisation with AdamW,
-P1 the benchmark of pfl-research on CIFAR-10 (50 of 1,000 users of 50 samples, two convolutions and dropout).
+P1 the benchmark of pfl-research on CIFAR-10 (50 of 1,000 users of 50 samples, two convolutions and dropout), B1 that of
+BlazeFL (all of 100 clients of 500 samples, five epochs, batches of 50, convolutions of 6 and 16 channels).
 Data are random. ``--clock processor`` counts the time that the training thread has the processor, for
 machines on which others work; it is for one process and one thread.
 """

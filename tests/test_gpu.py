@@ -83,6 +83,27 @@ def test_a_resumed_run_ends_with_the_same_bits(name: str, executor: str, tmp_pat
     assert_same_weights(dict(resumed.state_dict()), dict(whole.state_dict()))
 
 
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+@pytest.mark.parametrize("name", ["FedAvg", "Scaffold", "FedAdam", "RADFed"])
+def test_a_deterministic_run_gives_the_same_bits_again(name: str, executor: str) -> None:
+    weights = []
+    for _ in range(2):
+        module, _ = fit(name, "gpu", executor, module=Net, deterministic=True)
+        weights.append(dict(module.state_dict()))
+    torch.use_deterministic_algorithms(False)
+    assert_same_weights(weights[1], weights[0])
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "Scaffold", "FedDyn", "FedAdam"])
+def test_a_checkpoint_of_the_card_goes_on_on_a_cpu(name: str, tmp_path: Path) -> None:
+    keep = ModelCheckpoint(tmp_path, save_last=True)
+    expected, _ = fit(name, "cpu", "sequential")
+    fit(name, "gpu", "vectorized", 4, keep, enable_checkpointing=True)
+    resumed, trainer = fit(name, "cpu", "sequential", ckpt_path=tmp_path / "last.ckpt")
+    assert trainer.current_epoch == 7
+    assert_near(expected, resumed, 1e-8)
+
+
 def test_bf16_mixed_trains_a_stack_as_clients_alone() -> None:
     clients = [(x.float(), y) for x, y in clients_of((6,))]
     weights = []
