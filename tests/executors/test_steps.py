@@ -81,11 +81,13 @@ def of_own_forward(module: Any, x: Tensor, y: Tensor) -> Tensor:
 
 
 def of_matrices(module: Any, x: Tensor, y: Tensor) -> Tensor:
-    """A matrix turned twice, values that are filled up, columns by their numbers, and a sum of two types."""
+    """A matrix turned twice, values that are filled up, columns, attention without dropout, and a sum of two types."""
     padded = F.pad(x @ module.square.t().permute(1, 0), (1, 0))
     turned = F.cross_entropy(module.layers(padded[:, 1:]), y)
     columns = module.layers(x)[:, [0, 2]].square().mean()
-    return turned + columns + F.cross_entropy((x @ module.square + torch.arange(6))[:, :3], y)
+    heads = (x @ module.square).view(-1, 1, 3, 2)
+    attended = F.cross_entropy(module.layers(F.scaled_dot_product_attention(heads, heads, heads).flatten(1)), y)
+    return turned + columns + attended + F.cross_entropy((x @ module.square + torch.arange(6))[:, :3], y)
 
 
 STACKED: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {

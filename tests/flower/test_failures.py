@@ -26,7 +26,7 @@ KEEPING: dict[str, Make] = {
     "FedPer": partial(FedPer, "head"),
     "Ditto": partial(Ditto, 0.5),
     "FedDyn": partial(FedDyn, 0.1),
-    "fine-tuning": partial(FedBABU, "head", every=1, fine_tune_epochs=1),
+    "fine-tuning": partial(FedBABU, "head", every=1, fine_tune_epochs=1, exchange=TopK(0.3)),
     "error feedback": lambda **more: FedAvg(exchange=TopK(0.3), **more),
     "IFCA": partial(IFCA, 2),
     "FedProto": FedProto,
