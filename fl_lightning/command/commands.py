@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 from jsonargparse import set_parsing_settings
+from typing_extensions import override
 
 from fl_lightning.command.parser import Parser, ends_by_error, ends_by_interrupt, print_error
 from fl_lightning.shipped import no_such, shipped
@@ -107,11 +108,18 @@ def make_parser(arguments: Sequence[str]) -> Parser:
     return parser
 
 
-def _folder(text: str) -> Path:
-    """Return the folder that an option names; an empty text, maybe of a variable that is not set, names none."""
-    if not text:
-        raise argparse.ArgumentTypeError("it must name a folder, got ''")
-    return Path(text)
+class _Folder:
+    """Makes the folder that an option names. Of a function the help would show where it lies in memory."""
+
+    @override
+    def __repr__(self) -> str:
+        return "folder"
+
+    def __call__(self, text: str) -> Path:
+        """Return the folder; an empty text, maybe of a variable that is not set, names none."""
+        if not text:
+            raise argparse.ArgumentTypeError("it must name a folder, got ''")
+        return Path(text)
 
 
 # ---- run ----
@@ -123,7 +131,7 @@ def _add_run(parser: Parser, arguments: Sequence[str]) -> None:
     parser.add_argument(
         "--dry-run", action="store_true", help="check the table and the data that are here, print the plan and stop"
     )
-    parser.add_argument("--output", type=_folder, help="folder of the results; default: runs/<name of the table>")
+    parser.add_argument("--output", type=_Folder(), help="folder of the results; default: runs/<name of the table>")
     parser.add_argument("--estimate", action="store_true", help="print the plan and the time that it takes, and stop")
     part = parser.add_argument_group("part of the table")
     part.add_argument("--methods", nargs="+", metavar="NAME", help="only these methods")
@@ -233,7 +241,9 @@ def _add_sweep(parser: Parser, arguments: Sequence[str]) -> None:
     parser.epilog = _list("sweeps that come with the package", shipped("sweep"))
     parser.add_argument("--count", type=int, help="largest number of runs; random and bayes need it")
     parser.add_argument("--seed", type=int, default=0, help="seed of the search")
-    parser.add_argument("--output", type=_folder, help="folder of sweep.csv; default: runs/sweeps/<name of the sweep>")
+    parser.add_argument(
+        "--output", type=_Folder(), help="folder of sweep.csv; default: runs/sweeps/<name of the sweep>"
+    )
 
 
 def _sweep(options: Namespace, further: Sequence[str]) -> int:
@@ -250,7 +260,7 @@ def _sweep(options: Namespace, further: Sequence[str]) -> int:
 def _add_report(parser: Parser, arguments: Sequence[str]) -> None:
     parser.add_argument("results", type=Path, help="folder that an experiment wrote")
     parser.add_argument(
-        "--output", type=_folder, help="folder of the report; default: report in the folder of the results"
+        "--output", type=_Folder(), help="folder of the report; default: report in the folder of the results"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,17 @@ def test_recipes_are_listed_and_run(capsys: pytest.CaptureFixture[str], monkeypa
     assert "folder with one folder for each run (type:" in " ".join(text.split())
     for option in ("--preset", "--method", "--partitioner", "--data.batch_size", "--model.lr", "--trainer.max_epochs"):
         assert option in text
+
+
+def test_the_help_of_a_command_says_what_its_options_take(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    taken = dict(re.findall(r"--([\w-]+) ([A-Z=]+)\b", text))
+    one = {"output": "OUTPUT", "workers": "N", "retries": "N", "memory-limit": "GB", "engine-options": "NAME=VALUE"}
+    several = {"methods": "NAME", "data": "NAME", "folds": "N", "seeds": "N", "devices": "N"}
+    assert taken == one | several | {"checkpoint-seconds": "SECONDS", "cell-timeout": "SECONDS"}
+    assert "default: runs/<name of the table> (type: folder, default: null)" in text
 
 
 def test_completion_knows_commands_options_and_recipes(capsys: pytest.CaptureFixture[str]) -> None:

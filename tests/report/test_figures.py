@@ -119,6 +119,7 @@ def test_comparison_of_data_sets(written: Results) -> None:
     # each pair of runs is a dot: 1/50 to 6/50 and -1/25 and 0
     dots = [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"]
     assert dots == [pytest.approx([2, 4, 6, 8, 10, 12]), pytest.approx([-4] * 5 + [0])]
+    assert {line.get_color() for line in axes.lines} == {"black"}
     assert [picture.name for picture in comparisons(written)] == ["comparison-Ease", "across-Ease-val_acc"]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from zoo.entry import CLASSES, UNEQUAL, Entry, images, one_by_one
+from zoo.entry import CLASSES, UNEQUAL, WHOLE, Entry, images, one_by_one
 from zoo.modules.base import Classifier, perceptron
 
 
@@ -84,6 +84,11 @@ def normal_by_name(x: Tensor) -> Tensor:
     return torch.normal(mean=1.0, std=2.0, size=tuple(x.shape))
 
 
+def draws_more(x: Tensor) -> Tensor:
+    torch.rand(3)
+    return torch.rand(x.shape)
+
+
 def in_place(x: Tensor) -> Tensor:
     return F.dropout(x.t().clone(memory_format=torch.preserve_format), 0.4, inplace=True).t()
 
@@ -107,6 +112,7 @@ ENTRIES = [
     Entry("Dropout", lambda: Classifier(perceptron(nn.Dropout(0.3))), sizes=UNEQUAL),
     Entry("dropout from the second epoch on", DropsSometimes, long=True),
     draws("uniform, and normal by name", lambda x: torch.rand(x.shape) + normal_by_name(x)),
+    Entry("a draw of no use before another", lambda: Draws(draws_more), sizes=WHOLE, by_hand=False),
     *one_by_one(
         Entry("augmentation and dropout", Augmented),
         draws("seeds in the step", seeds),
