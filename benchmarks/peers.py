@@ -11,7 +11,7 @@ FedJAX and pfl have environments of their own, made once; without one, its colum
     python -m venv fedjax && fedjax/bin/pip install fedjax==0.0.17 jax==0.10.2
     python -m venv pfl && pfl/bin/pip install pfl==0.6.0 torch==2.14.1
 
-Rows: W1, W2, W3, W7, D1 and N1 as in ``workloads.py``; H3, 100 very unequal clients of a 784-128-10 perceptron with
+Rows: W1, W2, W3, W7, H1, D1 and N1 as in ``workloads.py``; H3, 100 very unequal clients of a 784-128-10 perceptron with
 layer normalisation, GELU, dropout and Adam; F1, the published row of FedLab (784-200-200-10, 50 of 100 clients, 5
 epochs, batches of 100).
 """
@@ -34,7 +34,7 @@ from federations import WORKLOADS, Clients, make_clients, make_network
 from plain_loop import CLOCKS, LoopProcess, start_loop
 from torch import nn
 
-ROWS = ("W1", "W2", "H3", "W3", "N1", "D1", "W7", "F1")
+ROWS = ("W1", "W2", "H1", "H3", "W3", "N1", "D1", "W7", "F1")
 #: Rounds that are left out of the medians.
 _FIRST = 2
 _FOLDER = Path(__file__).parent
