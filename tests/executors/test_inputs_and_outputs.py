@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 from torchmetrics import MeanMetric
+from torchmetrics.classification import MulticlassF1Score
 
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.executors import VectorizedExecutor
@@ -276,9 +277,12 @@ class ComputesInTheStep(Kept):
     def __init__(self) -> None:
         super().__init__()
         self.average = MeanMetric()
+        self.score = MulticlassF1Score(3)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss = super().training_step(batch, batch_idx)
+        # A score has the precision of the step.
+        self.score(self.scores(batch), batch[1])
         self.average.update(loss.detach(), len(batch[1]))
         self.log("running", self.average.compute(), on_step=True, on_epoch=True)
         if batch_idx == 0:

@@ -152,7 +152,8 @@ class CapturedStep:
         self._vector = vector
         self._module = stacked.module
         self._trainer = WatchedTrainer(stacked.trainer)
-        self._context_of_steps = stacked.trainer.precision_plugin.train_step_context
+        #: The precision in which Lightning runs a step.
+        self.context_of_steps = stacked.trainer.precision_plugin.train_step_context
         self._hidden_counters = stacked.hidden_counters
         self._counting = stacked.counting
         self._metrics = WatchedMetrics(self._module)
@@ -203,7 +204,7 @@ class CapturedStep:
 
     def alone(self, batch: Any, batch_idx: int, steps_so_far: int) -> Any:
         """Run the step as it is on the module's own weights, and return its loss."""
-        with self._counting(steps_so_far), self._context_of_steps(), torch.enable_grad():
+        with self._counting(steps_so_far), self.context_of_steps(), torch.enable_grad():
             return _loss(self._module, batch, batch_idx, self._takes_index)
 
     def of_each(
@@ -349,7 +350,7 @@ class CapturedStep:
         check_sizes(source)
         with self._context():
             reader = Reader(source, self._metrics.known, loss, assigned or {}, self._hook or "training_step")
-        graph = StackedGraph(source.owning_module, reader.graph, self._context_of_steps)
+        graph = StackedGraph(source.owning_module, reader.graph, self.context_of_steps)
         return Step(source, graph, reader.logged, reader.kept, dependence)
 
     # ---- what Dynamo calls ----
@@ -390,7 +391,7 @@ class CapturedStep:
 
     def _context(self) -> AbstractContextManager[None]:
         """Return the context of a step, with its precision; Lightning calls hooks outside of it."""
-        return self._context_of_steps() if self._hook is None else nullcontext()
+        return self.context_of_steps() if self._hook is None else nullcontext()
 
     def _note_kept(self, called: _Call, kept: Sequence[_Change]) -> None:
         """Add to a captured graph notes of the attributes that it has set.

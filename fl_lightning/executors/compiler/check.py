@@ -107,7 +107,8 @@ class Check:
                     if loss is None:
                         raise CannotVectorize(NO_LOSS)
                     bound = self._bound(loss)
-                    traces.compare(step.logged, [tensor[place] for tensor in kept], bound)
+                    with self._captured.context_of_steps():
+                        traces.compare(step.logged, [tensor[place] for tensor in kept], bound)
                 same("the loss", loss, computed.losses[place], bound, 1.0)
                 self._compare_gradients(loss, shared, computed.gradients, place, bound)
                 of_module = vector.tensors()[len(vector.parameters) :]
