@@ -171,9 +171,42 @@ class ReadsFeaturesOfTheStepBefore(Kept):
         return loss * factor
 
 
+class ReadsItInAHook(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.last = loss.detach()
+        return loss
+
+    def on_after_backward(self) -> None:
+        for parameter in self.parameters():
+            assert parameter.grad is not None
+            parameter.grad.mul_(self.last)
+
+
+class ReadsWhatAHookKeeps(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        return loss if self.last is None else loss / (1 + self.last)
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.last = self.layers[0].weight.detach().norm()
+
+
+class ReadsItInEverySecondStep(Kept):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        if batch_idx % 2 == 1:
+            return loss * self.last
+        self.last = loss.detach()
+        return loss
+
+
 @pytest.mark.parametrize(
     "kind",
-    [ReadsWhatItKeeps, CountsWhatItKeeps, ReadsItByAnotherName, ReadsTheStepBefore, ReadsFeaturesOfTheStepBefore],
+    [
+        *(ReadsWhatItKeeps, CountsWhatItKeeps, ReadsItByAnotherName, ReadsTheStepBefore, ReadsFeaturesOfTheStepBefore),
+        *(ReadsItInAHook, ReadsWhatAHookKeeps, ReadsItInEverySecondStep),
+    ],
 )
 def test_steps_that_read_what_earlier_ones_keep_train_one_after_the_other(kind: type[Kept]) -> None:
     assert ends_alike(kind) is not None

@@ -110,6 +110,19 @@ class Step:
     kept: list[KeptValue]
     dependence: Dependence
 
+    @property
+    def kept_names(self) -> set[str]:
+        """The names of attributes in which it keeps something for later."""
+        return {call.metric.name for call in self.logged.metric_calls if isinstance(call.metric, Keeper)}
+
+    def reads_what_is_kept_by(self, other: Step) -> str | None:
+        """Return the name of an attribute that it reads, and in which another one keeps something; ``None`` for none.
+
+        What both keep, it does not read: its own capture would have been refused.
+        """
+        names = sorted(other.kept_names - self.kept_names)
+        return next(filter(self.dependence.mentions, names), None)
+
     def tensors(self, kept: Sequence[Tensor]) -> list[Tensor]:
         """Return what was kept, shape ``(K, ...)`` each, as it is logged: numbers have shape ``(K,)``."""
         found = []
@@ -316,10 +329,22 @@ class CapturedStep:
             self._note_kept(called, kept)
             replace_selections(called.graph)
             place_of_loss, assigned = _assignments(called, loss, new_buffers, self._kept_outputs(kept))
-            self._steps[called.graph] = self.read(called.graph.graph, self._dependence, place_of_loss, assigned)
+            step = self.read(called.graph.graph, self._dependence, place_of_loss, assigned)
+            self._check_kept_is_unread(step)
+            self._steps[called.graph] = step
         places = self._places() | further
         inputs = [places.get(id(value), value) for value in called.inputs]
         return self._steps[called.graph], numbers_as_tensors(called.graph.graph, inputs)
+
+    def _check_kept_is_unread(self, step: Step) -> None:
+        """Raise ``CannotVectorize`` if a step or a hook reads what another one keeps for later."""
+        for other in self._steps.values():
+            name = step.reads_what_is_kept_by(other) or other.reads_what_is_kept_by(step)
+            if name is not None:
+                raise CannotVectorize(
+                    f"a step or a hook sets `self.{name}`, and another one reads it, which in a stack does not yet "
+                    "hold what clients keep"
+                )
 
     def _places(self) -> dict[int, Place]:
         """Return the places of the stacks of the module's tensors, by the tensors' identities."""
