@@ -47,7 +47,7 @@ class Steps(Module):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.rates[0], "interval": "step"}}
 
 
-def fit(step: Any, precision: Any = "64-true") -> str | None:
+def fit(step: Any, precision: Any = "64-true", bound: float = 1e-9) -> str | None:
     """Train with stacks and without; check that both end alike, and return why clients were not stacked."""
     ends: list[Any] = []
     for executor in ("sequential", stacks := VectorizedExecutor()):
@@ -60,7 +60,6 @@ def fit(step: Any, precision: Any = "64-true") -> str | None:
         trainer = quiet_trainer(max_epochs=2, precision=precision, callbacks=[callback])
         trainer.fit(module.to(dtype), datamodule=TensorDataModule(clients, batch_size=8))
         ends.append((dict(module.named_parameters()), {k: float(v) for k, v in trainer.callback_metrics.items()}))
-    bound = 1e-9 if precision == "64-true" else 1e-2
     torch.testing.assert_close(ends[1][0], ends[0][0], rtol=bound, atol=bound)
     assert ends[1][1] == pytest.approx(ends[0][1], rel=1e-5)
     return stacks.cause
@@ -104,7 +103,16 @@ def test_stacked(name: str) -> None:
 
 
 def test_classes_in_mixed_precision() -> None:
-    assert fit(lambda m, x, y: F.cross_entropy(m.layers(x), y), "bf16-mixed") is None
+    assert fit(lambda m, x, y: F.cross_entropy(m.layers(x), y), "bf16-mixed", 1e-2) is None
+
+
+def in_single_precision(module: Any, x: Tensor, y: Tensor) -> Tensor:
+    with torch.autocast("cpu", enabled=False):
+        return F.cross_entropy(module.layers(x), y)
+
+
+def test_gradients_of_what_autocast_leaves_out_have_single_precision() -> None:
+    assert fit(in_single_precision, "bf16-mixed", 1e-6) is None
 
 
 class ReadsAgain(Module):

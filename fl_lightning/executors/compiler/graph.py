@@ -148,7 +148,7 @@ class StackedGraph:
     Args:
         root: Holds the graphs that it calls, if any.
         graph: Its outputs are the loss and the tensors to keep; functions that cannot be mapped are replaced.
-        context: Lightning's context of a step, in which a step of it runs.
+        context: Lightning's context of a step, in which its forward pass runs.
     """
 
     def __init__(
@@ -205,10 +205,9 @@ class StackedGraph:
         depth = _functorch.get_dynamic_layer_stack_depth()
         self._now = stacks
         try:
-            with self._context():
-                if flat:
-                    return self._run_flat(stacks, inputs, values)
-                return self._run_mapped(stacks, inputs, values)
+            if flat:
+                return self._run_flat(stacks, inputs, values)
+            return self._run_mapped(stacks, inputs, values)
         except CannotVectorize:
             # What `torch.func.jvp` in a step that failed has begun has not ended; there is one level at most.
             with suppress(RuntimeError):
@@ -241,11 +240,12 @@ class StackedGraph:
         mapped = self._mapped(inputs)
         tensors = [value for value in values if isinstance(value, Tensor)]
         with errors_of_step():
-            if self._draws:
-                with stacks.draws, mapped_dirichlet():
+            with self._context():
+                if self._draws:
+                    with stacks.draws, mapped_dirichlet():
+                        losses, *kept = mapped(*tensors)
+                else:
                     losses, *kept = mapped(*tensors)
-            else:
-                losses, *kept = mapped(*tensors)
             gradients = torch.autograd.grad(losses.sum(), stacks.parameters, allow_unused=True)
         losses = losses.detach().reshape(len(losses))
         return Computed(losses, [tensor.detach() for tensor in kept], list(gradients), stepped=False)
@@ -286,7 +286,8 @@ class StackedGraph:
             flat = self._flat[key] = self._flatten(stacks, form, inputs, values)
         tensors = [value for value in values if isinstance(value, Tensor)]
         # The casts of autocast are operations of the list.
-        with torch.no_grad(), _without_autocast(stacks.parameters[0].device.type), errors_of_step():
+        device = stacks.parameters[0].device.type
+        with torch.no_grad(), self._context(), _without_autocast(device), errors_of_step():
             losses, *found = flat.run(*tensors, *[size.of(number) for size in flat.sizes])
         gradients: list[Tensor | None] = [None] * len(stacks.parameters)
         if flat.steps:
@@ -342,8 +343,9 @@ class StackedGraph:
             for tensor, place in zip(own, places, strict=True):
                 if isinstance(place, Place) and place.kind == "parameters":
                     parameters[place.number] = tensor.requires_grad_()
-            with mapped_dirichlet():
+            with self._context(), mapped_dirichlet():
                 losses, *kept = mapped(*own)
+            # Lightning takes gradients outside of the context, where autocast casts nothing.
             ones = torch.ones_like(losses)
             gradients = torch.autograd.grad(losses, list(parameters.values()), ones, allow_unused=True)
             outputs = [losses.detach().reshape(len(losses)), *(tensor.detach() for tensor in kept)]
