@@ -176,9 +176,26 @@ class CentersByAWeight(AddsNoise):
         return batch[0] - self.layers[0].weight.detach().mean(), batch[1]
 
 
+class ScalesByTheLossBefore(AddsNoise):
+    last: Any = 1.0
+
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return batch[0] * self.last, batch[1]
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.last = loss.detach()
+        return loss
+
+
 @pytest.mark.parametrize(
     ("kind", "cause"),
-    [(AddsNoise, "None"), (ScalesTheLoss, "change `self.factor`"), (CentersByAWeight, "read the module's weights")],
+    [
+        (AddsNoise, "None"),
+        (ScalesTheLoss, "change `self.factor`"),
+        (CentersByAWeight, "read the module's weights"),
+        (ScalesByTheLossBefore, "read `self.last`"),
+    ],
 )
 def test_hooks_of_the_batches_transfer(kind: type[AddsNoise], cause: str) -> None:
     ends = []

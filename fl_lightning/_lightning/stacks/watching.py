@@ -118,6 +118,28 @@ def is_watched(value: Any) -> bool:
     return isinstance(value, type) and _MARK in vars(value)
 
 
+@contextmanager
+def noting_reads(thing: Any, names: set[str]) -> Iterator[None]:
+    """Note the names of an object's attributes that are read.
+
+    Args:
+        thing: The object.
+        names: Gets the names.
+    """
+    kind: Any = type(thing)
+
+    def read(self: Any, name: str) -> Any:
+        names.add(name)
+        return kind.__getattribute__(self, name)
+
+    watched = type(kind.__name__, (kind,), {"__getattribute__": read})
+    object.__setattr__(thing, "__class__", watched)
+    try:
+        yield
+    finally:
+        object.__setattr__(thing, "__class__", kind)
+
+
 class WatchedTrainer:
     """A trainer of which a step may read what all clients share, and nothing else.
 

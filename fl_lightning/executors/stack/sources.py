@@ -6,7 +6,7 @@ and a step's batch is a view of shape ``(K, B, ...)``. Any other data are read b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.evaluation.attributes import Attributes
 from fl_lightning._lightning.loops.overrides import is_plain_transfer
+from fl_lightning._lightning.stacks.watching import noting_reads
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors.compiler.causes import errors_of_step
 from fl_lightning.executors.stack.batches import StackedBatch, by_shape, copied, stack_batches
@@ -86,6 +87,9 @@ class DrawnBatches:
         self._generators = generators
         self._drawn: dict[int, list[Any]] = {}
         self._batches: dict[int, Iterator[Any]] = {}
+        #: The names of the module's attributes that the data read, and that the hooks of their transfer read.
+        self._read_by_data: set[str] = set()
+        self._read_by_hooks: set[str] = set()
         module = training.vector.module
         unread = Unread([*module.parameters(), *module.buffers()])
         attributes = Attributes(module)
@@ -94,17 +98,35 @@ class DrawnBatches:
         for row in sorted(range(len(tasks)), key=lambda row: tasks[row].slot):
             with training.client_loop.hidden_counters(), generators.reading(row), errors_of_step(), unread:
                 # Data may hand out the same memory again for the next batch.
-                self._drawn[row] = [copied(batch) for batch in training.batches.iterate(tasks[row])]
-                self._batches[row] = iter([transfer(batch) for batch in self._drawn[row]])
+                with noting_reads(module, self._read_by_data):
+                    self._drawn[row] = [copied(batch) for batch in training.batches.iterate(tasks[row])]
+                with noting_reads(module, self._read_by_hooks):
+                    self._batches[row] = iter([transfer(batch) for batch in self._drawn[row]])
         changed = attributes.changed_since(held)
         if changed:
             attributes.write(held)
             name = changed[0][1]
             raise CannotVectorize(f"the data, or a hook of the batches' transfer, change `self.{name}` for each batch")
 
+    def check_reads(self, kept: Collection[str]) -> None:
+        """Raise ``CannotVectorize`` if data or hooks of their transfer read attributes in which steps keep something.
+
+        Args:
+            kept: The attributes' names.
+        """
+        for name in sorted(self._read_by_data | self._read_by_hooks):
+            if name in kept:
+                raise CannotVectorize(
+                    f"the data, or a hook of the batches' transfer, read `self.{name}`, which in a stack does not yet "
+                    "hold what clients keep"
+                )
+
     def give_back(self) -> None:
-        """Let clients that train one after the other have the batches; those of torch's generators are drawn again."""
-        if not self._generators.data_draw:
+        """Let clients that train one after the other have the batches.
+
+        Those that torch's generators have drawn, or that depend on the module, are drawn again.
+        """
+        if not self._generators.data_draw and not self._read_by_data:
             for row, batches in self._drawn.items():
                 self._training.batches.keep(self._tasks[row], batches)
 
@@ -193,6 +215,9 @@ class GatheredBatches:
             if not all(type(tensor) is Tensor and tensor.device.type == "cpu" for tensor in tensors):
                 return False
         return True
+
+    def check_reads(self, kept: Collection[str]) -> None:
+        """Do nothing: tensors read no attributes."""
 
     def give_back(self) -> None:
         """Do nothing: the orders of samples depend on the tasks alone."""

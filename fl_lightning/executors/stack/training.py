@@ -104,6 +104,7 @@ class StackTraining:
                 warnings.filterwarnings("ignore", "There is a performance drop")
                 self._runner.captured.begin_stack()
                 summed_rates = self._take_all(self._way())
+            self._source.check_reads(self._runner.captured.kept_names())
             self.journal.check_conditions()
         except CannotVectorize:
             self._source.give_back()
