@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers.stacked import Module, assert_below, clients_of, linear
 from helpers.toys import quiet_trainer
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -507,6 +508,22 @@ class ReturnsNothingAtFirst(Kept):
 @pytest.mark.parametrize("kind", [ReturnsNothingForSome, ReturnsNothingAtFirst])
 def test_a_step_that_returns_nothing_for_some_batches_trains_one_after_the_other(kind: type[Kept]) -> None:
     assert "returns nothing" in str(ends_alike(kind))
+
+
+class LetsAModuleInItLog(Kept):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Module(linear())
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.inner.log("loss", loss)
+        return loss
+
+
+def test_a_module_in_the_module_logs_as_little_as_alone() -> None:
+    with pytest.raises(MisconfigurationException, match="not managed"):
+        fit(LetsAModuleInItLog, "vectorized")
 
 
 def test_an_error_of_one_client_is_raised_as_alone() -> None:

@@ -61,23 +61,20 @@ NOTES = (logged, metric_call, part_of_value)
 
 @contextmanager
 def logging_to(module: nn.Module, log: Callable[..., None]) -> Iterator[None]:
-    """Let a module, and the modules in it, log to a function, as inside ``training_step``."""
-    before: list[tuple[dict[str, Any], Any, str | None]] = []
-    for part in module.modules():
-        if isinstance(part, pl.LightningModule):
-            attributes = vars(part)
-            before.append((attributes, attributes.get("log"), part._current_fx_name))
-            attributes["log"] = log
-            part._current_fx_name = "training_step"
+    """Let a module log to a function, as inside ``training_step``; Lightning lets no module in it log."""
+    attributes = vars(module)
+    own_log = attributes.get("log")
+    hook = attributes["_current_fx_name"]
+    attributes["log"] = log
+    attributes["_current_fx_name"] = "training_step"
     try:
         yield
     finally:
-        for attributes, own_log, hook in before:
-            attributes["_current_fx_name"] = hook
-            if own_log is None:
-                del attributes["log"]
-            else:
-                attributes["log"] = own_log
+        attributes["_current_fx_name"] = hook
+        if own_log is None:
+            del attributes["log"]
+        else:
+            attributes["log"] = own_log
 
 
 def note_log(name: str, value: Any, *args: Any, **kwargs: Any) -> None:
