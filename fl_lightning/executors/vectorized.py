@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -167,7 +168,7 @@ class VectorizedExecutor(Executor):
             held = member.start
             begun.append(member)
         try:
-            results = self._train_stack(sorted(begun, key=self._order))
+            results = self._train_stack(sorted(begun, key=self._order), algorithm)
         except (CannotVectorize, torch.OutOfMemoryError) as error:
             # A user's mistake is raised again without a stack; what a correction has counted, it counts again.
             self.give_up(error)
@@ -182,7 +183,9 @@ class VectorizedExecutor(Executor):
                 training.vector.write(model)
             yield training.finish(member, model, steps, summed_lr)
 
-    def _train_stack(self, members: Sequence[ClientAtWork]) -> dict[Task, tuple[Tensor, int, list[float]]]:
+    def _train_stack(
+        self, members: Sequence[ClientAtWork], algorithm: Algorithm
+    ) -> dict[Task, tuple[Tensor, int, list[float]]]:
         """Train a stack; return each client's model, its number of steps and the sums of its learning rates."""
         training = self._training
         tasks = [member.task for member in members]
@@ -191,7 +194,8 @@ class VectorizedExecutor(Executor):
             self._runner = StepRunner(training, self._stacked)
         stack = StackTraining(training, self._runner, members)
         self._stacked.begin_stack()
-        results = dict(zip(tasks, stack.run(), strict=True))
+        trained = stack.run(partial(check_kept_is_unread, algorithm))
+        results = dict(zip(tasks, trained, strict=True))
         by_slot = {task.slot: task for task in tasks}
         stack.journal.tell(training.client_loop, lambda slot: training.seed(by_slot[slot]))
         self._manner = STACKED
@@ -219,15 +223,36 @@ def check_parts(algorithm: Algorithm) -> None:
     Such a part works when a client starts and when one ends, and does not say ``stacks = True``.
     """
     for part in user_defined_parts(algorithm):
-        own: set[str] = set()
-        for kind in type(part).__mro__:
-            if is_user_defined(kind):
-                own.update(vars(kind))
+        own = _defined_by_user(part)
         if own & _AT_START and own & _AT_END and not part.stacks:
             raise CannotVectorize(
                 f"{type(part).__name__} works when a client starts and when one ends, and may hand something to the "
                 "next client; if it does not, set its attribute `stacks = True`"
             )
+
+
+def check_kept_is_unread(algorithm: Algorithm, kept: Collection[str]) -> None:
+    """Raise ``CannotVectorize`` if a user-defined part could read what steps keep of one client when that one ends.
+
+    Args:
+        algorithm: The algorithm.
+        kept: The names of attributes in which steps keep something, of all clients of a stack before the first ends.
+    """
+    for part in user_defined_parts(algorithm):
+        if kept and _defined_by_user(part) & _AT_END and not part.stacks:
+            raise CannotVectorize(
+                f"`training_step` sets `self.{min(kept)}`, which {type(part).__name__} may read when a client ends; if "
+                "it does not, set its attribute `stacks = True`"
+            )
+
+
+def _defined_by_user(part: Part) -> set[str]:
+    """Return the names of what the user's own classes of a part define."""
+    own: set[str] = set()
+    for kind in type(part).__mro__:
+        if is_user_defined(kind):
+            own.update(vars(kind))
+    return own
 
 
 def user_defined_parts(algorithm: Algorithm) -> list[Part]:

@@ -18,6 +18,7 @@ from torchmetrics.classification import MulticlassF1Score
 
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.executors import VectorizedExecutor
+from fl_lightning.parts import Exchange
 
 #: All batches of four samples: PyTorch captures one step.
 SIZES = (8, 12, 8)
@@ -211,6 +212,29 @@ class ReadsItInEverySecondStep(Kept):
 )
 def test_steps_that_read_what_earlier_ones_keep_train_one_after_the_other(kind: type[Kept]) -> None:
     assert ends_alike(kind) is not None
+
+
+class ScalesByTheLoss(Exchange):
+    """Scales a client's update by what the module holds when the client ends."""
+
+    module: Any = None
+
+    def upload(self, result: Any) -> Any:
+        return result.with_delta(result.delta * self.module.last)
+
+
+def test_what_a_part_may_read_when_a_client_ends_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = []
+    for executor in ("sequential", stacks := VectorizedExecutor()):
+        module = ReadsItInEverySecondStep()
+        monkeypatch.setattr(ScalesByTheLoss, "module", module)
+        # No client has a second batch.
+        data = TensorDataModule(clients_of((6,), (4, 4, 4)), batch_size=4)
+        callback = FedAvg(1.0, executor=executor, seed=1, exchange=ScalesByTheLoss())
+        quiet_trainer(max_epochs=1, precision="64-true", callbacks=[callback]).fit(module, datamodule=data)
+        ends.append(module.state_dict())
+    torch.testing.assert_close(ends[1], ends[0], rtol=1e-9, atol=1e-9)
+    assert "ScalesByTheLoss may read" in str(stacks.cause)
 
 
 # ---- inputs ----

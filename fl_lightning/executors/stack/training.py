@@ -10,7 +10,7 @@ The worked example, with clients of 9, 8 and 4 samples in batches of 4::
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from torch import Tensor
 
@@ -92,8 +92,11 @@ class StackTraining:
         self._is_even = len(set(lengths)) == 1 and len({task.num_samples for task in tasks}) == 1
         self._accumulate = int(training.trainer.accumulate_grad_batches)
 
-    def run(self) -> list[tuple[Tensor, int, list[float]]]:
+    def run(self, check_kept: Callable[[Collection[str]], None]) -> list[tuple[Tensor, int, list[float]]]:
         """Take all steps; return each client's model, number of steps, and sums of its learning rates, if asked for.
+
+        Args:
+            check_kept: Raises ``CannotVectorize`` if steps may not keep something in attributes of these names.
 
         Raises:
             CannotVectorize: If the clients cannot be trained at once.
@@ -104,7 +107,9 @@ class StackTraining:
                 warnings.filterwarnings("ignore", "There is a performance drop")
                 self._runner.captured.begin_stack()
                 summed_rates = self._take_all(self._way())
-            self._source.check_reads(self._runner.captured.kept_names())
+            kept = self._runner.captured.kept_names()
+            check_kept(kept)
+            self._source.check_reads(kept)
             self.journal.check_conditions()
         except CannotVectorize:
             self._source.give_back()
