@@ -76,6 +76,8 @@ def of_known_class(module: Any, x: Tensor, y: Tensor) -> Tensor:
 def of_own_forward(module: Any, x: Tensor, y: Tensor) -> Tensor:
     module.reversed(scores := module.layers(x), y)
     module.log("reversed", module.reversed, on_step=False, on_epoch=True)
+    module.accuracy.update(scores, y)
+    module.log("accuracy", module.accuracy, on_step=False, on_epoch=True)
     return F.cross_entropy(scores, y)
 
 
@@ -93,7 +95,7 @@ STACKED: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
     "matrices": of_matrices,
     "number of a schedule": lambda m, x, y: F.cross_entropy(m.layers(x), y) * (1 + m.rates[0].last_epoch),
     "metric objects of a class": of_known_class,
-    "metric object of another forward": of_own_forward,
+    "metric object of another forward, and one that is updated": of_own_forward,
 }
 
 
