@@ -36,7 +36,7 @@ OF_A_ROUND = {
 }
 STATEFUL = (
     "FedBuff FedAvg-compressed-median FedAvg-private Scaffold FedDyn-all FedAdam RADFed-park HierFAVG Mime IFCA "
-    "FedLoRA-stack MIFA QFedAvg"
+    "FedLoRA FedLoRA-stack MIFA QFedAvg"
 )
 SAMPLERS = ("ImportanceSampler, means", "PowerOfChoice", "ActiveSampler", "Oort", "TierSampler")
 

@@ -50,6 +50,8 @@ class DrawsByAll(Draws):
         noise = torch.as_tensor(np.random.normal(size=x.shape), dtype=x.dtype)
         factor = random.uniform(0.5, 1.5) + np.random.randint(1, 3)
         self.log("factor", factor)
+        # A tensor has the type of the number that is drawn.
+        factor = factor + torch.tensor([random.random()])[0]
         return factor * F.cross_entropy(self.layers(F.dropout(x, 0.2) + 0.1 * noise), y)
 
 

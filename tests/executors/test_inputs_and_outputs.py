@@ -84,7 +84,11 @@ class SetsAnAttribute(Kept):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss = super().training_step(batch, batch_idx)
         self.last = {"scores": self.scores(batch).detach(), "target": batch[1]}
+        self.layers[0].last = loss.detach()
         return loss
+
+    def on_train_epoch_end(self) -> None:
+        self.kept.append(self.layers[0].last)
 
 
 class UsesFeaturesOfAHook(Kept):
@@ -452,8 +456,11 @@ class Lstm(Kept):
         self.recurrent = self.kind(2, 4, num_layers=2, bidirectional=True, batch_first=True).double()
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        hidden, _ = self.recurrent(batch[0].view(-1, 3, 2))
-        return F.cross_entropy(hidden[:, -1, :3] + self.layers(batch[0]), batch[1])
+        hidden, last = self.recurrent(batch[0].view(-1, 3, 2))
+        # An LSTM has two last states.
+        if isinstance(last, tuple):
+            last = last[0] * last[1]
+        return F.cross_entropy(hidden[:, -1, :3] + last[1, :, :3] + self.layers(batch[0]), batch[1])
 
 
 class Gru(Lstm):

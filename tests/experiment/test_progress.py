@@ -26,6 +26,7 @@ def test_bars_count_what_is_finished_failed_and_running(tmp_path: Path) -> None:
         folder = store.cell_folder(third)
         claims = Claims(lambda folder: None)
         claims.take(folder)
+        assert store.state(third) == ("running", 0)
         (folder / "curve-1.jsonl").write_text("{}\n{}\n{}\n")
         progress.look()
         bars = {task.description: task for task in progress.tasks}
