@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 
 import fl_lightning
 from fl_lightning import AggregationCallback, FedAdam, FedAvg, FedYogi
-from fl_lightning.datamodules import CIFAR10DataModule
+from fl_lightning.datamodules import CIFAR10DataModule, FedProxSyntheticDataModule
 from fl_lightning.partitioners import DirichletPartitioner
 from fl_lightning.parts import Adaptive, Asynchronous, Clip, Krum, TopK, VirtualClock
 from fl_lightning.words import short_repr
@@ -33,6 +33,9 @@ def test_arguments_of_base_classes_are_shown_and_taken() -> None:
         given |= {key: needed.get(key, 2) for key in shown if key not in given}
         cls(**given)
     assert {"batch_size", "split", "shuffle"} <= set(inspect.signature(CIFAR10DataModule).parameters)
+    # What a base class takes in its place, a class that hands it on takes by name alone.
+    partitioner = inspect.signature(FedProxSyntheticDataModule).parameters["partitioner"]
+    assert partitioner.kind is inspect.Parameter.KEYWORD_ONLY
     assert [*inspect.signature(DirichletPartitioner(5, 0.3)).parameters] == ["labels"]
 
 

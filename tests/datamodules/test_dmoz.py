@@ -12,6 +12,7 @@ from helpers.tiny_files import dmoz_page, dmoz_topic, set_up, write_dmoz, write_
 from fl_lightning import datamodules
 from fl_lightning.data import SampleSplit
 from fl_lightning.datamodules import DMOZDataModule
+from fl_lightning.partitioners import Partition
 
 
 @pytest.fixture
@@ -78,6 +79,20 @@ def test_distributions_share_out_the_same_training_pages(dumps: Path) -> None:
 
     assert all(p == pages[0] for p in pages)
     assert len({run.partition.fingerprint() for run in runs}) == 4
+
+
+def by_class(classes: np.ndarray) -> Partition:
+    return Partition([np.flatnonzero(classes == 0), np.flatnonzero(classes == 1)])
+
+
+def test_a_partitioner_is_given_the_classes_of_pages(dumps: Path) -> None:
+    data = ready(dumps, partitioner=by_class, split=SampleSplit(val=0, test=0))
+
+    # Every fourth page is of class B.
+    assert [indices.tolist() for indices in data.partition.indices] == [
+        [page for page in range(40) if page % 4 != 3],
+        [page for page in range(40) if page % 4 == 3],
+    ]
 
 
 def test_which_topics_are_left_out_is_an_argument(dumps: Path) -> None:

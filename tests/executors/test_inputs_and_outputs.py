@@ -84,11 +84,7 @@ class SetsAnAttribute(Kept):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss = super().training_step(batch, batch_idx)
         self.last = {"scores": self.scores(batch).detach(), "target": batch[1]}
-        self.layers[0].last = loss.detach()
         return loss
-
-    def on_train_epoch_end(self) -> None:
-        self.kept.append(self.layers[0].last)
 
 
 class UsesFeaturesOfAHook(Kept):

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
-from fl_lightning import ClientDatasetsModule, FedAvg, TensorDataModule
+from fl_lightning import ClientDatasetsModule, FedAvg, TensorDataModule, parts
 from fl_lightning.executors import VectorizedExecutor
 
 
@@ -387,3 +387,27 @@ def test_a_fit_without_dynamo_takes_each_step_once() -> None:
 
     with torch._dynamo.config.patch(disable=True):
         assert "switched off" in str(ends(lambda: Extra(counting)))
+
+
+class Decides(Module):
+    def __init__(self) -> None:
+        super().__init__(linear())
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        return 2 * loss if loss > 0 else loss
+
+
+def test_where_a_stack_fails_clients_start_with_what_they_have_of_their_own() -> None:
+    found: list[Tensor] = []
+    for executor in ("sequential", stacks := VectorizedExecutor()):
+        module = Decides()
+        # In the first round there is no stack, and client 0 gets values of its own.
+        participation = parts.Participation(available=lambda index: [0] if index == 0 else [0, 1, 2])
+        exchange = parts.PersonalParameters("layers.2.*")
+        callback = FedAvg(1.0, executor=executor, participation=participation, exchange=exchange, seed=1)
+        trainer = quiet_trainer(max_epochs=2, callbacks=[callback])
+        trainer.fit(module, datamodule=TensorDataModule(clients_of((6,), (7, 5, 8)), batch_size=8))
+        found.append(module.layers[0].weight.detach())
+    assert "Python decides" in str(stacks.cause)
+    assert torch.equal(*found)
