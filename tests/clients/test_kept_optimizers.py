@@ -144,6 +144,21 @@ def test_it_is_kept_on_disk_and_through_a_checkpoint(name: str, tmp_path: Path) 
     assert not torch.equal(fit(MAKES[name], fl.FedAvg(2, seed=1)).algorithm.server.model, whole)
 
 
+def test_a_checkpoint_of_clients_without_a_schedule_by_step_is_an_error(tmp_path: Path) -> None:
+    save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
+    fit(adamw, fl.FedAvg(2, optimizer_state="kept"), 1, callbacks=[save], enable_checkpointing=True)
+
+    def stepped(parameters: Iterable[nn.Parameter]) -> Any:
+        optimizer = torch.optim.AdamW(parameters, lr=0.03)
+        return [optimizer], [{"scheduler": StepLR(optimizer, 3), "interval": "step"}]
+
+    trainer = quiet_trainer(max_epochs=2, callbacks=[fl.FedAvg(2, optimizer_state="kept")])
+    data = fl.TensorDataModule(CLIENTS, batch_size=4, shuffle=False)
+    # AdamW holds three states of each of four parameters, of which one is a number.
+    with pytest.raises(ValueError, match="held, 16 numbers of a client, got "):
+        trainer.fit(Own(stepped), datamodule=data, ckpt_path=tmp_path / "last.ckpt")
+
+
 def test_one_cycle_shorter_than_a_client_s_steps_is_an_error_at_the_door() -> None:
     with pytest.raises(ValueError, match="total_steps=12"):
         fit(lambda p: cycled(p, steps=11), fl.Local(executor="sequential"))

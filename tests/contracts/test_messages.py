@@ -217,6 +217,10 @@ ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
         lambda _: partitioners.PowerLawPartitioner(30, num_classes_per_partition=2, seed=0)(LABELS),
         ["10 samples"],
     ),
+    "a client without samples": (
+        lambda _: partitioners.c_score(np.array([[1, 2], [0, 0]])),
+        ["client 1 has none"],
+    ),
     "a partition": (
         lambda _: partitioners.ExplicitPartitioner([[0], [0]]),
         ["sample 0", "[0, 1]"],

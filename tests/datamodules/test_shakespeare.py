@@ -43,6 +43,11 @@ def test_each_role_is_a_client_with_all_its_windows(markdown):
     assert [data.num_clients, *map(len, held_out)] == [2, 2, 2]
 
 
+def test_roles_that_all_are_too_short_are_an_error(markdown):
+    with pytest.raises(ValueError, match=r"`min_samples` = 1000 windows of 80 characters"):
+        ready(markdown, min_samples=1000)
+
+
 def test_a_share_of_the_samples(markdown):
     # of 1,581 windows; the roles without one are left out
     data = ready(markdown, fraction=0.3, split=OrderedSplit(test=0.0), seed=3)
