@@ -194,7 +194,7 @@ class ScalesByTheLossBefore(AddsNoise):
         (AddsNoise, "None"),
         (ScalesTheLoss, "change `self.factor`"),
         (CentersByAWeight, "read the module's weights"),
-        (ScalesByTheLossBefore, "read `self.last`"),
+        pytest.param(ScalesByTheLossBefore, "read `self.last`", marks=pytest.mark.long),
     ],
 )
 def test_hooks_of_the_batches_transfer(kind: type[AddsNoise], cause: str) -> None:

@@ -207,7 +207,9 @@ class ReadsItInEverySecondStep(Kept):
     "kind",
     [
         *(ReadsWhatItKeeps, CountsWhatItKeeps, ReadsItByAnotherName, ReadsTheStepBefore, ReadsFeaturesOfTheStepBefore),
-        *(ReadsItInAHook, ReadsWhatAHookKeeps, ReadsItInEverySecondStep),
+        ReadsItInAHook,
+        pytest.param(ReadsWhatAHookKeeps, marks=pytest.mark.long),
+        pytest.param(ReadsItInEverySecondStep, marks=pytest.mark.long),
     ],
 )
 def test_steps_that_read_what_earlier_ones_keep_train_one_after_the_other(kind: type[Kept]) -> None:
@@ -532,7 +534,7 @@ class ReturnsNothingAtFirst(Kept):
         return loss
 
 
-@pytest.mark.parametrize("kind", [ReturnsNothingForSome, ReturnsNothingAtFirst])
+@pytest.mark.parametrize("kind", [ReturnsNothingForSome, pytest.param(ReturnsNothingAtFirst, marks=pytest.mark.long)])
 def test_a_step_that_returns_nothing_for_some_batches_trains_one_after_the_other(kind: type[Kept]) -> None:
     assert "returns nothing" in str(ends_alike(kind))
 

@@ -173,8 +173,8 @@ def of_two_ways_to_select(module: Any, scores: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "loss",
     [
-        *(of_the_hardest, with_metric, of_two_ways_to_select),
-        *(pytest.param(loss, marks=LONG) for loss in (of_centered, drops_some, of_two_masks)),
+        *(of_the_hardest, with_metric),
+        *(pytest.param(loss, marks=LONG) for loss in (of_centered, drops_some, of_two_masks, of_two_ways_to_select)),
     ],
 )
 def test_other_selections_train_one_after_the_other(loss: Any) -> None:
