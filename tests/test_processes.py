@@ -17,13 +17,15 @@ from torch.nn import functional as F
 from torchmetrics.classification import MulticlassAccuracy
 
 from fl_lightning import ClientMetrics, FedAvg, RADFed, Scaffold, TensorDataModule
+from fl_lightning.parts import TopK
 from fl_lightning.testing.processes import on_two_processes
 
 ALGORITHMS: dict[str, Any] = {
     "manual": lambda: FedAvg(5, seed=1),
     # clients of Scaffold stay on their processes: in some rounds one process has none
     "scaffold": lambda: Scaffold(2, seed=1),
-    "radfed": lambda: RADFed(3, 5, seed=1),
+    # what a client owes is where its circulating model trains
+    "radfed": lambda: RADFed(3, 5, seed=1, exchange=TopK(0.5)),
 }
 
 

@@ -180,6 +180,10 @@ ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
         lambda _: train(fl.RADFed(2, exchange=parts.ALittleIsEnough([0]))),
         ["Redistribution(", "ALittleIsEnough("],
     ),
+    "several batches a step": (
+        lambda _: train(fl.FedSAM(0.1, 1.0), accumulate_grad_batches=2),
+        ["got 2 and 1"],
+    ),
     "a momentum of all": (
         lambda _: train(fl.Mime(1.0, exchange=parts.PersonalParameters("*"))),
         ["SharedMomentum("],
@@ -288,6 +292,12 @@ def test_a_fraction_that_is_one_client_is_told() -> None:
         warnings.filterwarnings("error", message="Only ")
         train(fl.FedAvg(0.2), clients=10, rounds=1)
         train(fl.FedAvg(1), clients=10, rounds=1)
+
+
+def test_a_delta_that_protects_no_client_is_told() -> None:
+    exchange = parts.LocalDifferentialPrivacy(1.0, noise_multiplier=1.0, delta=0.5)
+    with pytest.warns(UserWarning, match=r"LocalDifferentialPrivacy has delta=0\.5 for 2 clients"):
+        train(fl.FedAvg(1.0, exchange=exchange), rounds=1)
 
 
 def test_a_test_without_samples_is_told() -> None:

@@ -104,8 +104,9 @@ def test_stacked(name: str) -> None:
     assert fit(STACKED[name]) is None
 
 
-def test_classes_in_mixed_precision() -> None:
-    assert fit(lambda m, x, y: F.cross_entropy(m.layers(x), y), "bf16-mixed", 1e-2) is None
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_classes_in_half_precision(precision: str) -> None:
+    assert fit(lambda m, x, y: F.cross_entropy(m.layers(x), y), precision, 1e-2) is None
 
 
 def in_single_precision(module: Any, x: Tensor, y: Tensor) -> Tensor:
