@@ -110,10 +110,11 @@ def test_why_there_is_no_stack_of_two(
 @pytest.mark.auto_decides
 def test_much_arithmetic_is_not_stacked(caplog: pytest.LogCaptureFixture) -> None:
     torch.manual_seed(0)
-    # 4 samples x 4e6 weights x 2 x 3 passes are 9.6e7 operations a layer; four of them are beyond 3e8
-    wide = nn.Sequential(nn.Linear(6, 2000), *(nn.Linear(2000, 2000) for _ in range(4)), nn.Linear(2000, 3))
+    # 4 samples x 512 places x 64 x 512 weights x 2 x 3 passes are 4e8 operations
+    places = nn.Sequential(nn.Linear(6, 512 * 64), nn.Unflatten(1, (512, 64)), nn.Linear(64, 512))
     with caplog.at_level(logging.INFO):
-        fitter = fit(FedAvg(2, seed=1, clients_at_once=2), wide, epochs=1)
+        layers = nn.Sequential(places, nn.Flatten(), nn.Linear(512 * 512, 3))
+        fitter = fit(FedAvg(2, seed=1, clients_at_once=2), layers, epochs=1)
     assert fitter.fit_loop.executor.cause is not None
     assert "300 million" in told(caplog)[0]
 

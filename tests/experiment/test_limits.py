@@ -69,7 +69,7 @@ def test_the_curve_of_a_cell_that_went_on_is_that_of_a_whole_one(tmp_path: Path,
     assert [bool(score) for score in scores] == [False, False, True, False, False, True, False, False]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_cell_that_leaves_python_is_a_failed_cell(tmp_path: Path, faulty: None, workers: int) -> None:
     rows, _ = run(with_faulty(Raise=spec("Raise", kind="SystemExit")), tmp_path, workers)
     assert rows["Raise"]["error"] == "SystemExit: 3"
