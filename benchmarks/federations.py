@@ -116,8 +116,14 @@ def make_network(name: str) -> nn.Module:
     return nn.Sequential(*layers, logits)
 
 
-def make_module(name: str, lr: float) -> Any:
-    """Return the LightningModule of a workload's network; that of W4 is the library's own LSTM."""
+def make_module(name: str, lr: float, loss_alone: bool = False) -> Any:
+    """Return the LightningModule of a workload's network; that of W4 is the library's own LSTM.
+
+    Args:
+        name: The workload.
+        lr: The learning rate.
+        loss_alone: Whether it computes no accuracy in its training step, and logs the loss alone.
+    """
     from torchmetrics.classification import MulticlassAccuracy
 
     from fl_lightning.models import CharLSTM, Classifier
@@ -152,9 +158,18 @@ def make_module(name: str, lr: float) -> Any:
             self.log("train_acc", self.train_accuracy, on_step=False, on_epoch=True)
             return loss
 
+    class LossAlone(Network):
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            x, y = batch
+            loss = nn.functional.cross_entropy(self(x), y)
+            self.log("train_loss", loss)
+            return loss
+
     torch.manual_seed(0)
     if name == "W4":
         return CharLSTM(lr=lr)
+    if loss_alone:
+        return LossAlone()
     return Counting() if name == "M1" else Network()
 
 

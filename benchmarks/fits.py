@@ -98,6 +98,7 @@ def fit(
     tell: Callable[[dict[str, Any]], Any],
     stopwatch: dict[str, Any],
     val: Any,
+    loss_alone: bool = False,
     **trainer: Any,
 ) -> list[list[int]]:
     """Train a workload's network, with nothing on the screen or on the disk but a CSV log.
@@ -110,6 +111,7 @@ def fit(
         tell: Gets the figures of the :class:`Stopwatch` in the first process.
         stopwatch: Its other arguments.
         val: Samples for validation.
+        loss_alone: Whether the module logs its loss alone.
         **trainer: Arguments of the Trainer.
 
     Returns:
@@ -120,7 +122,7 @@ def fit(
     algorithm = make_algorithm(name, work, executor)
     drawn: list[list[int]] = algorithm.sampler.draw.rounds
     data = TensorDataModule(clients, val=val, batch_size=work.batch_size, eval_batch_size=1000)
-    module = make_module(name, work.lr)
+    module = make_module(name, work.lr, loss_alone)
     with tempfile.TemporaryDirectory() as folder:
         options: dict[str, Any] = {
             "callbacks": [algorithm, Stopwatch(drawn, tell, **stopwatch)],

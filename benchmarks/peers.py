@@ -1,19 +1,23 @@
 """Compares rounds of the library with those of a plain loop, of FedJAX and of pfl-research, on the same arrays.
 
-    OMP_NUM_THREADS=1 python benchmarks/peers.py [--rows W1 W2] [--rounds 24]
+    OMP_NUM_THREADS=1 python benchmarks/peers.py [--rows W1 W2] [--rounds 24] [--loss-alone]
         [--fedjax fedjax/bin/python] [--pfl pfl/bin/python]
 
 All go in turn, each in its own process, with the same clients in every round, and are counted by processor time. The
-first two rounds, in which steps are captured and compiled, are left out of the medians; the column *first* has them.
+first two rounds, in which steps are captured and compiled, are left out of the medians; the column *all* has the
+ratios of whole fits.
 
 FedJAX and pfl have environments of their own, made once; without one, its column is left out::
 
     python -m venv fedjax && fedjax/bin/pip install fedjax==0.0.17 jax==0.10.2
     python -m venv pfl && pfl/bin/pip install pfl==0.6.0 torch==2.14.1
 
-Rows: W1, W2, W3, W7, H1, D1 and N1 as in ``workloads.py``; H3, 100 very unequal clients of a 784-128-10 perceptron with
-layer normalisation, GELU, dropout and Adam; F1, the published row of FedLab (784-200-200-10, 50 of 100 clients, 5
-epochs, batches of 100).
+The library's module computes its accuracy in each step, and logs two values, which the others do not; with
+``--loss-alone`` it logs its loss.
+
+Rows: W1, W2, W3, W7, H1, D1 and N1 as in ``workloads.py``; H3, 100 very unequal clients of a 784-128-10 perceptron
+with layer normalisation, GELU, dropout and Adam; F1, the published row of FedLab (784-200-200-10, 50 of 100 clients,
+5 epochs, batches of 100).
 """
 
 from __future__ import annotations
@@ -98,6 +102,7 @@ def one_row(options: argparse.Namespace) -> None:
             lambda row: print("\nROW", json.dumps(row), flush=True),
             {"clock": CLOCKS["processor"], "beside": beside},
             fits.first_samples(clients, 10),
+            loss_alone=options.loss_alone,
             max_epochs=options.rounds,
             accelerator="cpu",
             devices=1,
@@ -109,6 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--rows", nargs="+", default=list(ROWS), choices=list(ROWS))
     parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--loss-alone", action="store_true", help="the library's module logs its loss alone")
     parser.add_argument("--executor", default="auto", help="how clients of the library are trained")
     parser.add_argument("--fedjax", help="the Python of FedJAX's environment")
     parser.add_argument("--pfl", help="the Python of pfl's environment")
@@ -130,6 +136,8 @@ def main() -> None:
 def print_row(name: str, options: argparse.Namespace) -> None:
     """Measure a row in another process, and print its milliseconds a round and ratios to the plain loop."""
     command = [sys.executable, __file__, "--one", name, "--rounds", str(options.rounds), "--executor", options.executor]
+    if options.loss_alone:
+        command.append("--loss-alone")
     for peer in ("fedjax", "pfl"):
         if getattr(options, peer):
             command += [f"--{peer}", getattr(options, peer)]
