@@ -21,6 +21,7 @@ from fl_lightning.algorithms.log_lines import log_above_bars, log_as_before
 from fl_lightning.algorithms.options import choose_sampler, without_trainer
 from fl_lightning.algorithms.resuming import (
     check_checkpoint,
+    check_optimizers,
     check_resumable,
     describe_run,
     keep_plain_settings,
@@ -308,12 +309,17 @@ class AggregationCallback(LoopCallback):
         log_how_to_resume(trainer, exception)
         self.teardown(trainer, pl_module, "fit" if self._fitting else "")
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Say with which other settings a run resumes.
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Compare the optimizers with a checkpoint's, before Lightning restores them.
 
         Raises:
-            ValueError: If the module has optimizers of other classes than the checkpoint.
+            ValueError: If the module has optimizers of other classes.
         """
+        if self._resumed is not None:
+            check_optimizers(self._resumed, trainer.optimizers)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Say with which other settings a run resumes."""
         if self._resumed is not None and self._loop is not None:
             log_changes(self._resumed, self, self._loop)
         self._resumed = None

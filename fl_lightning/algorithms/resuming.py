@@ -10,6 +10,7 @@ import lightning.pytorch as pl
 import numpy as np
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
+from torch.optim import Optimizer
 
 from fl_lightning._lightning.loops.round_loop import RoundLoop
 from fl_lightning.data.samples import FederatedSamples
@@ -116,21 +117,25 @@ def check_resumable(saved: Mapping[str, Any], loop: FederatedLoop) -> None:
         )
 
 
-def log_changes(saved: Mapping[str, Any], callback: object, loop: FederatedLoop) -> None:
-    """Say which settings differ from the checkpoint's, once the optimizers are there.
+def check_optimizers(saved: Mapping[str, Any], optimizers: Sequence[Optimizer]) -> None:
+    """Compare the optimizers with the checkpoint's, before they take its state.
 
     Raises:
-        ValueError: If the module has optimizers of other classes, which cannot take the checkpoint's state.
+        ValueError: If they are of other classes, which cannot take it.
     """
-    present = describe_run(callback, loop)
     before = [kind for kind, _ in saved["optimizers"]]
-    now = [kind for kind, _ in present["optimizers"]]
+    now = [type(optimizer).__name__ for optimizer in optimizers]
     if before and before != now:
         raise ValueError(
             f"The checkpoint has the state of {', '.join(before)}, and `configure_optimizers` now returns "
             f"{', '.join(now)}, which cannot use it. Resume with the same optimizers. To go on from the weights "
             f"alone: {LOAD_WEIGHTS}."
         )
+
+
+def log_changes(saved: Mapping[str, Any], callback: object, loop: FederatedLoop) -> None:
+    """Say which settings differ from the checkpoint's, once the optimizers are there."""
+    present = describe_run(callback, loop)
     changes: list[str] = []
     for (_, old), (_, new) in zip(saved["optimizers"], present["optimizers"], strict=False):
         changes += _changes(old, new)

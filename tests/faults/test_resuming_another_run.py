@@ -179,10 +179,11 @@ class WithOptimizer(Linear):
         return optimizer
 
 
-def test_an_optimizer_of_another_class_is_refused(tmp_path: Path) -> None:
-    modules = WithOptimizer(torch.optim.SGD), WithOptimizer(torch.optim.Adam)
-    with pytest.raises(ValueError, match="state of SGD, and `configure_optimizers` now returns Adam"):
-        resume(tmp_path, data=table(0), modules=modules)
+@pytest.mark.parametrize("options", [{}, {"optimizer_state": "kept"}])
+def test_an_optimizer_of_another_class_is_refused(options: dict[str, Any], tmp_path: Path) -> None:
+    modules = WithOptimizer(torch.optim.AdamW), WithOptimizer(torch.optim.SGD)
+    with pytest.raises(ValueError, match="state of AdamW, and `configure_optimizers` now returns SGD"):
+        resume(tmp_path, fl.FedAvg(2, **options), fl.FedAvg(2, **options), data=table(0), modules=modules)
 
 
 # ---- what is told ----
