@@ -26,8 +26,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -36,6 +34,7 @@ import fits
 import numpy as np
 from federations import WORKLOADS, Clients, make_clients, make_network
 from plain_loop import CLOCKS, LoopProcess, start_loop
+from rows import ask, tell
 from torch import nn
 
 ROWS = ("W1", "W2", "H1", "H3", "W3", "N1", "D1", "W7", "F1")
@@ -99,7 +98,7 @@ def one_row(options: argparse.Namespace) -> None:
             WORKLOADS[name],
             clients,
             options.executor,
-            lambda row: print("\nROW", json.dumps(row), flush=True),
+            tell,
             {"clock": CLOCKS["processor"], "beside": beside},
             fits.first_samples(clients, 10),
             loss_alone=options.loss_alone,
@@ -135,19 +134,15 @@ def main() -> None:
 
 def print_row(name: str, options: argparse.Namespace) -> None:
     """Measure a row in another process, and print its milliseconds a round and ratios to the plain loop."""
-    command = [sys.executable, __file__, "--one", name, "--rounds", str(options.rounds), "--executor", options.executor]
+    arguments = ["--one", name, "--rounds", str(options.rounds), "--executor", options.executor]
     if options.loss_alone:
-        command.append("--loss-alone")
+        arguments.append("--loss-alone")
     for peer in ("fedjax", "pfl"):
         if getattr(options, peer):
-            command += [f"--{peer}", getattr(options, peer)]
-    environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("ROW ")]
-    if not lines:
-        print(f"{name}: failed\n{done.stderr[-2000:]}")
+            arguments += [f"--{peer}", getattr(options, peer)]
+    row = ask(__file__, arguments, name)
+    if row is None:
         return
-    row: dict[str, Any] = json.loads(lines[-1][4:])
     columns = [row["rounds"], *zip(*row["beside"], strict=True)]
     plain = columns[1]
     line = f"{name:4}"

@@ -11,15 +11,12 @@ The workloads are those of ``workloads.py``.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
-import sys
 
 import fits
 from federations import WORKLOADS, Workload, make_clients
 from plain_loop import CLOCKS, make_loop
+from rows import ask, tell
 
 _STEPS = (1500, 3000, 6000, 24000)
 
@@ -57,7 +54,7 @@ def one_row(name: str, executor: str, rounds: int) -> None:
         seconds.append(clock() - begun)
         loop = make_loop(name, "plain", clock)
         beside.append(sum(loop.round(of_round) for of_round in drawn))
-    print("\nROW", json.dumps({"seconds": seconds, "beside": beside, "used": used[0]}), flush=True)
+    tell({"seconds": seconds, "beside": beside, "used": used[0]})
 
 
 def main() -> None:
@@ -82,14 +79,9 @@ def main() -> None:
 def print_row(name: str, executor: str, steps: int) -> None:
     """Measure a row in another process, and print it."""
     rounds = num_rounds(WORKLOADS[name], steps)
-    command = [sys.executable, __file__, "--one", name, executor, str(rounds)]
-    environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("ROW ")]
-    if not lines:
-        print(f"{name} {executor}: failed\n{done.stderr[-2000:]}")
+    row = ask(__file__, ["--one", name, executor, str(rounds)], f"{name} {executor}")
+    if row is None:
         return
-    row = json.loads(lines[-1][4:])
     plain = statistics.mean(row["beside"])
     first, second = row["seconds"]
     line = f"{name:4}{executor:12}{steps:7}{rounds:8}{plain:10.2f}"

@@ -24,12 +24,9 @@ machines on which others work; it is for one process and one thread.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
 import resource
 import statistics
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -37,6 +34,7 @@ from typing import Any
 from federations import BLOCKS, ROUNDS, WORKLOADS, ByHand, make_clients
 from plain_loop import CLOCKS, LoopProcess, PlainLoop, make_loop, start_loop
 from products import SERVED
+from rows import ask, tell
 
 #: Of the best of three pairs in the short form: about three times what a quiet machine shows, so noise does not fail.
 LIMITS = {"W1 sequential": 3.0, "W1 vectorized": 1.6, "W2 sequential": 3.5, "W2 vectorized": 0.7}
@@ -94,29 +92,16 @@ def one_row(options: argparse.Namespace) -> None:
     )
 
 
-def tell(row: dict[str, Any]) -> None:
-    """Print a row for the process that asked for it, also from a forked process, whose objects are lost."""
-    print("\nROW", json.dumps(row), flush=True)
-
-
 def measure(name: str, executor: str, devices: int, rounds: int, options: argparse.Namespace) -> dict[str, Any] | None:
     """Measure one row in another process."""
-    command = [sys.executable, __file__, "--one", name, executor, str(devices), str(rounds), "--clock", options.clock]
+    arguments = ["--one", name, executor, str(devices), str(rounds), "--clock", options.clock]
     if options.progress_bar:
-        command.append("--progress-bar")
+        arguments.append("--progress-bar")
     if options.bare:
-        command.append("--bare")
+        arguments.append("--bare")
     if options.one_process:
-        command.append("--one-process")
-    environment = dict(os.environ)
-    environment.setdefault("OMP_NUM_THREADS", "1")
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    lines = [line for line in done.stdout.splitlines() if line.startswith("ROW ")]
-    if not lines:
-        print(f"{name} {executor}: failed\n{done.stderr[-2000:]}")
-        return None
-    row: dict[str, Any] = json.loads(lines[-1][4:])
-    return row
+        arguments.append("--one-process")
+    return ask(__file__, arguments, f"{name} {executor}")
 
 
 def main() -> None:
