@@ -168,7 +168,7 @@ class VectorizedExecutor(Executor):
             held = member.start
             begun.append(member)
         try:
-            results = self._train_stack(sorted(begun, key=self._order), algorithm)
+            results = self._train_stack(sorted(begun, key=self._order))
         except (CannotVectorize, torch.OutOfMemoryError) as error:
             # A user's mistake is raised again without a stack; what a correction has counted, it counts again.
             self.give_up(error)
@@ -183,9 +183,7 @@ class VectorizedExecutor(Executor):
                 training.vector.write(model)
             yield training.finish(member, model, steps, summed_lr)
 
-    def _train_stack(
-        self, members: Sequence[ClientAtWork], algorithm: Algorithm
-    ) -> dict[Task, tuple[Tensor, int, list[float]]]:
+    def _train_stack(self, members: Sequence[ClientAtWork]) -> dict[Task, tuple[Tensor, int, list[float]]]:
         """Train a stack; return each client's model, its number of steps and the sums of its learning rates."""
         training = self._training
         tasks = [member.task for member in members]
@@ -194,7 +192,7 @@ class VectorizedExecutor(Executor):
             self._runner = StepRunner(training, self._stacked)
         stack = StackTraining(training, self._runner, members)
         self._stacked.begin_stack()
-        trained = stack.run(partial(check_kept_is_unread, algorithm))
+        trained = stack.run(partial(check_kept_is_unread, training.algorithm))
         results = dict(zip(tasks, trained, strict=True))
         by_slot = {task.slot: task for task in tasks}
         stack.journal.tell(training.client_loop, lambda slot: training.seed(by_slot[slot]))
@@ -238,8 +236,10 @@ def check_kept_is_unread(algorithm: Algorithm, kept: Collection[str]) -> None:
         algorithm: The algorithm.
         kept: The names of attributes in which steps keep something, of all clients of a stack before the first ends.
     """
+    if not kept:
+        return
     for part in user_defined_parts(algorithm):
-        if kept and _defined_by_user(part) & _AT_END and not part.stacks:
+        if _defined_by_user(part) & _AT_END and not part.stacks:
             raise CannotVectorize(
                 f"`training_step` sets `self.{min(kept)}`, which {type(part).__name__} may read when a client ends; if "
                 "it does not, set its attribute `stacks = True`"
