@@ -40,8 +40,12 @@ def test_a_split_takes_keys_in_place_of_labels() -> None:
 
 
 def test_a_minimum_that_no_client_has_is_refused() -> None:
-    with pytest.raises(ValueError, match="`min_partition_size`"):
+    with pytest.raises(ValueError, match=r"`min_partition_size` samples, which is 4; the most are 3\."):
         NaturalPartitioner(min_partition_size=4)(KEYS)
+    with pytest.raises(TypeError, match=r"`keys` .* got float64 of shape \(4,\)"):
+        NaturalPartitioner()(np.ones(4))
+    with pytest.raises(ValueError, match=r"`keys` .* got int64 of shape \(2, 3\)"):
+        NaturalPartitioner()(np.ones((2, 3), dtype=int))
     with pytest.raises(ValueError, match="`min_partition_size`"):
         NaturalPartitioner(min_partition_size=0)
 

@@ -65,18 +65,18 @@ def test_indices_may_be_lists_arrays_or_tensors() -> None:
 
 
 def test_a_result_that_is_no_partition() -> None:
-    for result in [
-        None,
-        {0: [0], 1: [1]},
-        np.zeros(6, int),
-        [[0], [1], [2]],
-        [[0, 1], [1]],
-        [[0], [6]],
-        [[0], [-1]],
-        [[0.0], [1.0]],
-        [[0, 1], []],
+    for result, shown in [
+        (None, ""),
+        ({0: [0], 1: [1]}, ""),
+        (np.zeros(6, int), ""),
+        ([[0], [1], [2]], "of 2 clients, .* got 3"),
+        ([[0, 1], [1]], r"sample 1 .*\[0, 1\]"),
+        ([[0], [6]], "sample 6 to client 1, .* only 6 samples"),
+        ([[0], [-1]], "got -1"),
+        ([[0.0], [1.0]], r"`indices\[0\]`"),
+        ([[0, 1], []], r"1 of 2 have none, such as \[1\]"),
     ]:
-        with pytest.raises((TypeError, ValueError), match=r"`Returns\.assign`"):
+        with pytest.raises((TypeError, ValueError), match=rf"`Returns\.assign` .*{shown}"):
             Returns(result)(LABELS)
 
 

@@ -43,7 +43,7 @@ def test_an_invalid_partition_is_refused() -> None:
     for indices, error, name in [
         ((), ValueError, "`indices`"),
         ((np.array([0, 1]), np.array([1])), ValueError, r"sample 1 is given more than once, to \[0, 1\]"),
-        ((np.array([0, -2]),), ValueError, "`indices`"),
+        ((np.array([0, -2]),), ValueError, "`indices` .* got -2"),
         ((np.array([0]), np.array([[1]])), ValueError, r"`indices\[1\]`"),
         ((np.array([0.5]),), TypeError, r"`indices\[0\]`"),
     ]:
@@ -109,15 +109,16 @@ def test_another_format_is_an_error(tmp_path: Path, name: str) -> None:
 def test_a_file_that_is_no_partition_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "partition.json"
     header = {"format": "fl_lightning.partition", "version": 1, "num_clients": 2}
-    for content in [
-        [1],
-        header,
-        {**header, "version": 9, "indices": [[0], [1]]},
-        {**header, "indices": [[0]]},
-        {**header, "indices": [[1.5], [3]]},
-        {**header, "indices": [[1], [1]]},
+    for content, shown in [
+        ([1], ""),
+        (header, "indices"),
+        ({**header, "format": "another", "indices": [[0], [1]]}, "'format': 'another'"),
+        ({**header, "version": 9, "indices": [[0], [1]]}, "'version': 9"),
+        ({**header, "indices": [[0]]}, "'num_clients': 2"),
+        ({**header, "indices": [[1.5], [3]]}, r"`indices\[0\]`"),
+        ({**header, "indices": [[1], [1]]}, "sample 1 "),
     ]:
-        for text in (json.dumps(content), json.dumps(content)[:-1]):
+        for text, cause in [(json.dumps(content), shown), (json.dumps(content)[:-1], "")]:
             path.write_text(text)
-            with pytest.raises(ValueError, match=r"partition\.json"):
+            with pytest.raises(ValueError, match=rf"partition\.json is not a partition of version 1 .*: .*{cause}"):
                 Partition.load(path)

@@ -29,7 +29,7 @@ def test_names_of_clients_stand_below_their_bars_and_long_ones_are_cut() -> None
     assert plot.table.index.tolist() == [1, 2, 0]
     shown = [label.get_text() for label in plot.axes.get_xticklabels()]
     assert shown == ["Universit…asel", r"price \$5 \$6", "Aurora"]
-    with pytest.raises(ValueError, match="`client_names`"):
+    with pytest.raises(ValueError, match="`client_names` must have 3 names, got 2"):
         plot_label_distributions(PARTITION, LABELS, client_names=names[:2])
 
 

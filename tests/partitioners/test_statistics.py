@@ -58,9 +58,9 @@ def test_statistics_of_a_partition() -> None:
 
 
 def test_invalid_counts_are_refused() -> None:
-    for counts in (np.array([1, 2]), np.array([[1, -2]]), np.zeros((2, 2))):
+    for counts, shown in ((np.array([1, 2]), r"2,"), (np.array([[1, -2]]), "1, 2"), (np.zeros((2, 2)), "2, 2")):
         for measure in (c_score, label_entropy):
-            with pytest.raises(ValueError, match="`counts`"):
+            with pytest.raises(ValueError, match=rf"`counts` .* of shape \({shown}\)"):
                 measure(counts)
 
 

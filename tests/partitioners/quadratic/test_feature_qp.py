@@ -109,9 +109,15 @@ def test_a_single_client_or_configuration_leaves_no_choice(labels: np.ndarray, n
 def test_data_that_do_not_fit_are_refused() -> None:
     for labels, features, error, name in [
         (LABELS * 0.5, FEATURES, TypeError, "`labels`"),
-        (LABELS, np.zeros((2, 2, 2)), ValueError, r"`features\[0\]`"),
-        (LABELS, {"area": np.arange(3)}, ValueError, r"`features\[area\]`"),
-        (np.arange(100_000), np.arange(100_000), ValueError, "`features`"),
+        (LABELS, np.zeros((2, 2, 2)), ValueError, r"`features\[0\]` .* 2000 samples, got shape \(2, 2\)"),
+        (LABELS, {"area": np.arange(3)}, ValueError, r"`features\[area\]` .* got shape \(3,\)"),
+        (LABELS, np.full(2000, np.nan), ValueError, r"`values` .* got float64 of shape \(2000,\)"),
+        (
+            np.arange(100_000),
+            np.arange(100_000),
+            ValueError,
+            "`features` .* 100000 combinations; with 10 clients .* 200000 unknowns",
+        ),
     ]:
         with pytest.raises(error, match=name):
             FeatureQPPartitioner(10)(labels, features)

@@ -53,8 +53,12 @@ def test_a_target_that_is_met_leaves_nothing_to_stop_at() -> None:
 
 
 def test_sizes_that_always_leave_a_client_empty_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"In 100 draws from Dir\(size_alpha=1.0\).*50 clients.*Raise `size_alpha`"):
-        QPPartitioner(50).solve(np.array([25, 25]))
+    with pytest.raises(
+        ValueError, match=r"In 100 draws from Dir\(size_alpha=1.0\).* 50 clients .* 51 samples.*`size_alpha`"
+    ):
+        QPPartitioner(50).solve(np.array([25, 26]))
+    with pytest.raises(ValueError, match=r"`class_counts` .* got \[3 0\]"):
+        QPPartitioner(2).solve(np.array([3, 0]))
 
 
 def test_many_clients_of_few_samples() -> None:

@@ -96,10 +96,14 @@ def test_entropy_by_hand() -> None:
 
 def test_homes_must_be_clients_and_every_client_gets_samples() -> None:
     for homes, name in [
-        ([0, 1, 3], "`homes`"),
-        ([-1, 1, 2], "`homes`"),
+        ([0, 1, 3], "`homes` must be clients from 0 to 2, got 0 to 3"),
+        ([-1, 1, 2], "`homes` must be clients from 0 to 2, got -1 to 2"),
         ([0, 0, 2], r"1 of 3 .*\[1\]"),
         ([], "3 of 3"),
     ]:
         with pytest.raises(ValueError, match=name):
             TopicGraphPartitioner(PATH)(np.array(homes, dtype=np.int64))
+    with pytest.raises(ValueError, match=r"`topics` .* got 3 with repetitions"):
+        TopicGraph(("Top/A", "Top/B", "Top/A"), [])
+    with pytest.raises(ValueError, match=r"`edges` .* from 0 to 1, .* got int64 of shape \(1, 3\)"):
+        TopicGraph(("Top/A", "Top/B"), np.array([[0, 1, 1]]))
