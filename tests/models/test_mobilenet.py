@@ -98,7 +98,9 @@ def test_failed_download_names_the_file_and_its_place(tmp_path, monkeypatch):
     monkeypatch.delenv("FL_LIGHTNING_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
     place = f"data/weights/{WEIGHTS_FILE} .*FL_LIGHTNING_DATA"
-    with pytest.raises(RuntimeError, match=rf"no network.*Put the file from https://.*\.pth at {place}"):
+    with pytest.raises(
+        RuntimeError, match=rf"{WEIGHTS_FILE} could .*no network.*Put the file from https://.*\.pth at {place}"
+    ):
         MobileNetV2Classifier()
 
 
