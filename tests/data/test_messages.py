@@ -17,7 +17,7 @@ from torch import nn
 
 import fl_lightning as fl
 from fl_lightning import datamodules, diagnostics, models
-from fl_lightning.data import Backdoor, ClientSplit, LabelFlipping, SampleSplit, Source, WithinClientSplit
+from fl_lightning.data import Backdoor, ClassArrival, ClientSplit, LabelFlipping, SampleSplit, Source, WithinClientSplit
 from fl_lightning.partitioners import IIDPartitioner, LimitedClassesPartitioner
 
 X = torch.zeros(4, 3)
@@ -26,6 +26,11 @@ TWO_CLIENTS = [np.array([0, 1]), np.array([2, 3])]
 
 def run(observer: Any, callback: Any = None, **options: Any) -> Any:
     return fit_clients(callback or fl.FedAvg(1.0), Quadratic(0.1), quadratic_clients([1.0], [1.0]), 1, observer)
+
+
+def late(data: Any) -> Any:
+    data.setup()
+    return data
 
 
 def table(folder: Path, **options: Any) -> None:
@@ -94,6 +99,35 @@ ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "no load": (lambda _: fl.FederatedDataModule().load(), ["FederatedDataModule"]),
     "an attribute": (lambda _: fl.TensorDataModule([(X, X)]).odd, ["'TensorDataModule'", "'odd'"]),
     "before the set-up": (lambda _: fl.TensorDataModule([(X, X)]).num_clients, ["clients of TensorDataModule"]),
+    "a late poison": (
+        lambda _: late(fl.TensorDataModule([(X, X)])).poison_with(LabelFlipping([0], 3)),
+        ["`poison_with`"],
+    ),
+    "arrival without classes": (lambda _: ClassArrival(2).samples(0, TWO_CLIENTS, None), ["ClassArrival", "`labels`"]),
+    "targets": (
+        lambda _: datamodules.TorchDatasetDataModule([1, 2], IIDPartitioner(2), targets=[1]),  # type: ignore[arg-type]
+        ["`targets`", "shape (2,)", "shape (1,)"],
+    ),
+    "test targets": (
+        lambda _: datamodules.TorchDatasetDataModule(
+            [1, 2],  # type: ignore[arg-type]
+            IIDPartitioner(2),
+            test_dataset=[1, 2, 3],  # type: ignore[arg-type]
+            test_targets=[1],
+        ),
+        ["`test_targets`", "shape (3,)", "shape (1,)"],
+    ),
+    "clients of a data set": (
+        lambda _: datamodules.TorchDatasetDataModule([1, 2], clients=[1]),  # type: ignore[arg-type]
+        ["`clients`", "shape (2,)", "shape (1,)"],
+    ),
+    "targets and no data set": (
+        lambda _: datamodules.TorchDatasetDataModule([1, 2], IIDPartitioner(2), test_targets=[1]),  # type: ignore[arg-type]
+        ["`test_targets`", "`test_dataset`"],
+    ),
+    "no contributions": (lambda _: diagnostics.Contribution().plot(), ["Contribution"]),
+    "no validation": (lambda _: run(diagnostics.Contribution()), ["Contribution needs validation"]),
+    "no timeline": (lambda _: diagnostics.Timeline().plot(), ["Timeline"]),
     "crops": (lambda _: datamodules.CIFAR10DataModule(crop_probability=0.5), ["`crop_probability`", "got 0.5"]),
     "counts of classes": (lambda _: datamodules.CovertypeDataModule(class_counts=[1, 2, 3]), ["got [1, 2, 3]"]),
     "no table of Covertype": (
