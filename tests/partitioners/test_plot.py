@@ -4,6 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.drawn import drawn
+from matplotlib import colormaps
+from matplotlib.figure import Figure
 
 from fl_lightning.partitioners import IIDPartitioner, Partition, plot_label_distributions
 
@@ -52,6 +55,12 @@ def test_many_classes_get_a_colour_bar_instead_of_a_legend(tmp_path: Path, num_c
     assert (tmp_path / "plot.png").stat().st_size > 0
     assert (axes.get_legend() is not None) == legend
     assert len(figure.axes) == (1 if legend else 2)
+    if not legend:
+        colours = [axes.patches[place].get_facecolor() for place in (0, -1)]
+        assert colours == [colormaps["viridis"](share) for share in (0.0, 1.0)]
+        bar = figure.axes[1]
+        assert (bar.get_ylabel(), bar.get_ylim()) == ("class, in ascending order", (0.0, 59.0))
+        assert bar.collections[-1].cmap.name == "viridis"
 
 
 def test_clients_of_a_set_stand_together_under_its_name() -> None:
@@ -71,3 +80,49 @@ def test_a_notebook_shows_the_picture_and_a_prompt_one_line(tmp_path: Path) -> N
     plot.savefig(tmp_path / "plot.png", dpi=50)
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert repr(plot) == "LabelPlot(3 clients, 2 classes; `.savefig(path)` writes it)"
+
+
+def test_all_that_is_drawn() -> None:
+    plot = plot_label_distributions(
+        PARTITION, LABELS, class_names=["cat", "_dog"], sets={"train": [0, 2], "validation": [1, 7]}
+    )
+    assert drawn(plot.axes) == [
+        "client, largest first | samples | 3 clients in 11",
+        "without right top",
+        "from -0.6 2.6 0 3.12",
+        "bar -0.45 0 0.9 1 #3f90da no edge",
+        "bar 0.55 0 0.9 1 #3f90da no edge",
+        "bar 1.55 0 0.9 1 #3f90da no edge",
+        "bar -0.45 1 0.9 1 #ffa90e no edge",
+        "bar 0.55 1 0.9 0 #ffa90e no edge",
+        "bar 1.55 1 0.9 2 #ffa90e no edge",
+        "line 1.5 1.5 at 0 1 #666666 0.8 -- None",
+        "text 0.5 1 'train\\n(2)' center bottom in 9",
+        "text 2 1 'validation\\n(1 of 2)' center bottom in 9",
+        "ticks 2 0 1 in 9 0",
+        # A name with an underscore first would be left out.
+        "legend 'class' [' _dog', 'cat'] at 1 1.02 2 without frame in 10 0.5",
+    ]
+    assert plot.figure.get_size_inches().tolist() == [6.0, 4.5]
+    assert plot.figure.get_constrained_layout()
+
+
+def test_many_classes_and_clients_are_drawn_smaller() -> None:
+    labels = np.arange(60) % 12
+    plot = plot_label_distributions(IIDPartitioner(25)(labels), labels)
+    names = [str(number) for number in range(25)]
+    title, *_, ticks, legend = drawn(plot.axes)
+    assert title == "client, largest first | samples | 25 clients in 12"
+    assert ticks == f"ticks {' '.join(names)} in 7 90"
+    classes = [str(number) for number in range(11, -1, -1)]
+    assert legend == f"legend 'class' {classes} at 1 1.02 2 without frame in 7 0.25"
+    # 3 inches and 0.14 for each client
+    assert plot.figure.get_size_inches().tolist() == pytest.approx([3 + 0.14 * 25, 4.5])
+    # Axes of 3 inches, of which the bars have 77.5 %, are 167 points wide: room for 18 names of 9 points.
+    narrow = Figure(figsize=(3, 2)).add_subplot()
+    plot = plot_label_distributions(IIDPartitioner(25)(labels), None, axes=narrow)
+    assert drawn(narrow)[-1] == f"ticks {' '.join(names[::2])} in 7 90"
+    assert plot.figure is narrow.figure
+    assert drawn(narrow)[3] == "bar -0.45 0 0.9 3 #3f90da no edge"
+    many = plot_label_distributions(IIDPartitioner(110)(np.arange(110)), None)
+    assert many.figure.get_size_inches().tolist() == [17.0, 4.5]
