@@ -36,9 +36,9 @@ def test_metrics_weigh_samples_not_batches(stage):
     getattr(trainer, stage)(Constant(lr=0.0), loader([0, 0, 1], batch_size=2))
     prefix = {"fit": "train", "validate": "val", "test": "test"}[stage]
     expected = {f"{prefix}_loss": pytest.approx(math.log(2)), f"{prefix}_acc": pytest.approx(2 / 3)}
-    assert {name: float(trainer.callback_metrics[name]) for name in expected} == expected
-    if stage != "fit":
-        assert trainer.progress_bar_metrics == {f"{prefix}_acc": expected[f"{prefix}_acc"]}
+    assert {name: float(value) for name, value in trainer.callback_metrics.items()} == expected
+    shown = f"{prefix}_loss" if stage == "fit" else f"{prefix}_acc"
+    assert trainer.progress_bar_metrics == {shown: expected[shown]}
 
 
 def test_evaluation_steps_hand_out_predictions_and_targets():

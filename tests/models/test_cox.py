@@ -29,8 +29,20 @@ def test_clients_have_an_index_each_and_all_patients_one() -> None:
     data = TensorDataModule([(x, target)] * 2, test=[(x, target), (torch.tensor([[1.5], [1.7]]), target)])
     module = CoxRegression(1, lr=0.0)
     torch.nn.init.ones_(module.linear.weight)
+    torch.nn.init.zeros_(module.linear.bias)
     trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0), ClientMetrics(c_index, "cindex")])
     trainer.fit(module, datamodule=data)
+    assert float(trainer.callback_metrics["train_loss"]) == pytest.approx(math.log(1 + math.exp(-1)) / 2)
+    for name, kind in [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam)]:
+        optimizer = CoxRegression(1, 0.25, name).configure_optimizers()  # type: ignore[arg-type]
+        assert (type(optimizer), optimizer.param_groups[0]["lr"]) == (kind, 0.25)
     [scores] = trainer.test(module, datamodule=data, verbose=False)
     # risks 2 and 1.5 die first, 1 and 1.7 later: a client has one pair, all together four, three of them in order
+    # All four patients are one batch. The second of each client comes before the first, who has all before it at risk.
+    at_risk = [
+        1 + math.exp(-0.7),
+        1 + math.exp(-1) + math.exp(-0.3),
+        1 + math.exp(-0.5) + math.exp(0.2) + math.exp(0.5),
+    ]
+    assert scores["test_loss"] == pytest.approx(math.log(math.prod(at_risk)) / 4)
     assert (scores["test_cindex_clients"], scores["test_cindex"]) == (0.5, 0.75)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from torch import nn
 
 from fl_lightning import TensorDataModule
 from fl_lightning.models import (
+    CharLSTM,
     Classifier,
     ConvNetClassifier,
     LogisticRegressionClassifier,
     MLPClassifier,
+    MobileNetV2Classifier,
     ResNet18Classifier,
     VGG9Classifier,
 )
@@ -78,6 +81,65 @@ def test_parameters_and_logits(name: str) -> None:
     module = make()
     assert sum(parameter.numel() for parameter in module.parameters()) == parameters
     assert module(torch.zeros(2, *shape)).shape == (2, classes)
+
+
+def conv(before: int, after: int, size: int, padding: object = "") -> str:
+    ending = f", padding={padding})" if padding else ")"
+    return f"Conv2d({before}, {after}, kernel_size=({size}, {size}), stride=(1, 1){ending}"
+
+
+def dense(before: int, after: int) -> str:
+    return f"Linear(in_features={before}, out_features={after}, bias=True)"
+
+
+POOL = "MaxPool2d(kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False)"
+FLAT = "Flatten(start_dim=1, end_dim=-1)"
+RELU = "ReLU()"
+
+
+def test_layers_in_their_order() -> None:
+    blocks = [
+        *(conv(3, 32, 3, (1, 1)), RELU, conv(32, 64, 3, (1, 1)), RELU, POOL),
+        *(conv(64, 128, 3, (1, 1)), RELU, conv(128, 128, 3, (1, 1)), RELU, POOL, "Dropout2d(p=0.05, inplace=False)"),
+        *(conv(128, 256, 3, (1, 1)), RELU, conv(256, 256, 3, (1, 1)), RELU, POOL),
+    ]
+    dropout = "Dropout(p=0.1, inplace=False)"
+    head = [FLAT, dropout, dense(4096, 512), RELU, dense(512, 512), RELU, dropout, dense(512, 7)]
+    small = ConvNetClassifier(3, in_channels=2, image_size=8, channels=(4, 5), hidden=(6, 7), padding="same")
+    for module, expected in [
+        (VGG9Classifier(7), blocks + head),
+        (MLPClassifier(4, (5, 6), 3), [FLAT, dense(4, 5), RELU, dense(5, 6), RELU, dense(6, 3)]),
+        (
+            small,
+            [
+                *(conv(2, 4, 5, "same"), RELU, POOL, conv(4, 5, 5, "same"), RELU, POOL),
+                *(FLAT, dense(20, 6), RELU, dense(6, 7), RELU, dense(7, 3)),
+            ],
+        ),
+    ]:
+        assert [str(layer) for layer in module.layers] == expected
+    assert ResNet18Classifier(groups=4).network.bn1.num_groups == 4
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(MLPClassifier, partial(LogisticRegressionClassifier, 4), ConvNetClassifier, VGG9Classifier, CharLSTM),
+        *(ResNet18Classifier, partial(MobileNetV2Classifier, weights=None, trainable_from="classifier", dropout=0.4)),
+    ],
+)
+def test_what_all_classifiers_take(make: Callable[..., Classifier]) -> None:
+    options = {} if make is CharLSTM else {"metrics": ("f1", "auroc")}
+    module = make(num_classes=3, lr=0.25, momentum=0.5, weight_decay=0.125, **options)
+    [group] = module.configure_optimizers().param_groups  # type: ignore[union-attr]
+    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.25, 0.5, 0.125)
+    for stage in (module.val_metrics, module.test_metrics):
+        assert list(stage) == list(options.get("metrics", ["acc"]))
+        assert [each.num_classes for name, each in stage.items() if name != "auroc"] == [3]
+    if isinstance(module, MobileNetV2Classifier):
+        assert str(module.classifier[0]) == "Dropout(p=0.4, inplace=False)"
+    adam = LogisticRegressionClassifier(4, 3, 0.25, weight_decay=0.125, optimizer="adam").configure_optimizers()
+    assert (adam.defaults["lr"], adam.defaults["weight_decay"]) == (0.25, 0.125)
 
 
 def test_checkpoints_rebuild_the_network(tmp_path: Path) -> None:
