@@ -7,9 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset, RandomSampler, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, Dataset, RandomSampler, Subset, TensorDataset
 
-from fl_lightning.data import client_batches, make_loader
+from fl_lightning.data import TensorDataModule, client_batches, make_loader
+from fl_lightning.data.batches import evaluation_batch_size
 
 
 class Words(Dataset):
@@ -114,3 +115,16 @@ def test_a_pooled_loader_gives_single_samples_and_all_at_once():
 def test_a_pooled_loader_works_with_worker_processes():
     batches = list(make_loader(tensor_dataset(), 10, shuffle=False, num_workers=1))
     assert_same(batches, list(DataLoader(tensor_dataset(), 10)))
+
+
+def test_a_batch_of_an_evaluation_holds_a_mebibyte_of_256_to_4096_samples():
+    labels = torch.zeros(3, dtype=torch.int64)  # 8 bytes each
+    for numbers, expected in [(0, 4096), (62, 4096), (63, 2048), (500, 512), (1022, 256), (100_000, 256)]:
+        rows = TensorDataset(torch.zeros(3, numbers), labels)
+        several = Subset(rows, [0, 2]), ConcatDataset([rows, rows])
+        assert [evaluation_batch_size(dataset) for dataset in (rows, *several)] == [expected] * 3
+    assert evaluation_batch_size(TensorDataset(torch.zeros(3, 0))) == 4096
+    assert evaluation_batch_size(Words()) == 256
+    data = TensorDataModule([(torch.zeros(3, 500), labels)], val=(torch.zeros(3, 500), labels))
+    data.setup()
+    assert data.val_dataloader().batch_size == 512

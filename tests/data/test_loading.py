@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch.utils.data import WeightedRandomSampler
 
 from fl_lightning import ClientDatasetsModule, FedAvg, FederatedDataModule, TensorDataModule
 from fl_lightning.data import find_targets
-from fl_lightning.data.order import EvaluationShare, shared_batch_size
+from fl_lightning.data.order import EvaluationShare, evaluation_share, shared_batch_size
 
 SIZES = (8, 3, 5)
 
@@ -190,6 +191,27 @@ def test_shares_of_processes_hold_every_sample_once() -> None:
         assert [len(EvaluationShare(range(samples), processes, rank)) for rank in range(processes)] == [  # type: ignore[arg-type]
             len(share) for share in shares
         ]
+
+
+def test_processes_share_as_many_batches_as_a_limit_leaves() -> None:
+    asked: list[int] = []
+
+    def at_most(number: int) -> Callable[[int], float]:
+        return lambda batches: asked.append(batches) or min(batches, number)  # type: ignore[func-returns-value]
+
+    for limit, positions, batch_size in [
+        (None, [1, 3, 5, 7, 9], 4),
+        (at_most(2), [1, 3, 5, 7], 4),  # 2 batches of 4 samples
+        (at_most(1), [1, 3], 4),
+        (at_most(0), [1], 4),  # one sample each
+        (at_most(9), [1, 3, 5, 7, 9], 4),
+    ]:
+        share, size = evaluation_share(range(10), 4, 2, 1, limit)  # type: ignore[arg-type]
+        assert (list(share), len(share), size) == (positions, len(positions), batch_size)
+    assert asked == [3] * 4
+    # 7 samples are 4 and 3: in batches of 3 one process would have a batch more
+    share, size = evaluation_share(range(7), 3, 2, 0, None)  # type: ignore[arg-type]
+    assert (list(share), size) == ([0, 2, 4, 6], 2)
 
 
 def test_processes_have_equally_many_batches() -> None:
