@@ -79,8 +79,10 @@ def test_batches_are_a_dataloaders_bit_for_bit(name):
 
 @pytest.mark.parametrize("name", ["tensors", "dicts"])
 def test_a_given_collate_fn_makes_the_batches(name):
-    batches = list(client_batches(DATASETS[name], 5, torch.Generator(), False, collate_fn=len))
-    assert batches == {"tensors": [5, 5, 5, 5, 3], "dicts": [5, 2]}[name]
+    expected = {"tensors": [5, 5, 5, 5, 3], "dicts": [5, 2]}[name]
+    assert list(client_batches(DATASETS[name], 5, torch.Generator(), False, collate_fn=len)) == expected
+    assert list(make_loader(DATASETS[name], 5, shuffle=False, collate_fn=len)) == expected
+    assert list(make_loader(DATASETS[name], 5, shuffle=False, collate_fn=len, drop_last=True)) == expected[:-1]
 
 
 @settings(deadline=None, max_examples=50)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.toys import quiet_trainer
+from helpers.written import written
 from torch import nn
 
 from fl_lightning import TensorDataModule
@@ -83,41 +84,11 @@ def test_parameters_and_logits(name: str) -> None:
     assert module(torch.zeros(2, *shape)).shape == (2, classes)
 
 
-def conv(before: int, after: int, size: int, padding: object = "") -> str:
-    ending = f", padding={padding})" if padding else ")"
-    return f"Conv2d({before}, {after}, kernel_size=({size}, {size}), stride=(1, 1){ending}"
-
-
-def dense(before: int, after: int) -> str:
-    return f"Linear(in_features={before}, out_features={after}, bias=True)"
-
-
-POOL = "MaxPool2d(kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False)"
-FLAT = "Flatten(start_dim=1, end_dim=-1)"
-RELU = "ReLU()"
-
-
 def test_layers_in_their_order() -> None:
-    blocks = [
-        *(conv(3, 32, 3, (1, 1)), RELU, conv(32, 64, 3, (1, 1)), RELU, POOL),
-        *(conv(64, 128, 3, (1, 1)), RELU, conv(128, 128, 3, (1, 1)), RELU, POOL, "Dropout2d(p=0.05, inplace=False)"),
-        *(conv(128, 256, 3, (1, 1)), RELU, conv(256, 256, 3, (1, 1)), RELU, POOL),
-    ]
-    dropout = "Dropout(p=0.1, inplace=False)"
-    head = [FLAT, dropout, dense(4096, 512), RELU, dense(512, 512), RELU, dropout, dense(512, 7)]
     small = ConvNetClassifier(3, in_channels=2, image_size=8, channels=(4, 5), hidden=(6, 7), padding="same")
-    for module, expected in [
-        (VGG9Classifier(7), blocks + head),
-        (MLPClassifier(4, (5, 6), 3), [FLAT, dense(4, 5), RELU, dense(5, 6), RELU, dense(6, 3)]),
-        (
-            small,
-            [
-                *(conv(2, 4, 5, "same"), RELU, POOL, conv(4, 5, 5, "same"), RELU, POOL),
-                *(FLAT, dense(20, 6), RELU, dense(6, 7), RELU, dense(7, 3)),
-            ],
-        ),
-    ]:
-        assert [str(layer) for layer in module.layers] == expected
+    modules = {"vgg9": VGG9Classifier(7), "mlp": MLPClassifier(4, (5, 6), 3), "convnet": small}
+    for name, module in modules.items():
+        assert [str(layer) for layer in module.layers] == written(__file__, name)
     assert ResNet18Classifier(groups=4).network.bn1.num_groups == 4
 
 
