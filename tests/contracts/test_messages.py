@@ -15,7 +15,7 @@ import pytest
 import torch
 from helpers.algorithms import public
 from helpers.small_table import small
-from helpers.tiny_files import eicu_tables, set_up, write_eicu
+from helpers.tiny_files import set_up
 from helpers.toys import Fixed, Quadratic, fit_clients, quadratic_clients
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -26,7 +26,6 @@ from fl_lightning.data import ClientDatasetsModule
 from fl_lightning.datamodules import (
     CIFAR10DataModule,
     DMOZDataModule,
-    EICUDataModule,
     TableDataModule,
     TorchDatasetDataModule,
 )
@@ -205,29 +204,9 @@ ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     ),
     "a column": (a_column, ["`label` column 'size'"]),
     "pages": (lambda tmp_path: set_up(DMOZDataModule(tmp_path)), ["content.rdf.u8", "Put DMOZ's last dump"]),
-    "hospitals": (
-        lambda tmp_path: EICUDataModule(write_eicu(tmp_path, eicu_tables({1: 5}, {1: 3})), cohort="paper").load(),
-        ["cohort='paper'", "%", "eicu"],
-    ),
-    "homes": (
-        lambda _: partitioners.entropy_curve(TopicGraph(("a", "b"), np.array([[0, 1]])), np.full(40, 7), LABELS),
-        ["0 to 1", "7 to 7"],
-    ),
-    "sizes": (
-        lambda _: partitioners.DirichletPartitioner(30, 0.5, size_sigma=9.0, seed=0)(LABELS),
-        ["30 clients", "40 samples", "now 9.0"],
-    ),
-    "classes": (
-        lambda _: partitioners.PowerLawPartitioner(30, num_classes_per_partition=2, seed=0)(LABELS),
-        ["10 samples"],
-    ),
     "a client without samples": (
         lambda _: partitioners.c_score(np.array([[1, 2], [0, 0]])),
         ["client 1 has none"],
-    ),
-    "a partition": (
-        lambda _: partitioners.ExplicitPartitioner([[0], [0]]),
-        ["sample 0", "[0, 1]"],
     ),
     "data sets of clients": (lambda _: ClientDatasetsModule({"a": LABELS}), ["`clients`", "'a'"]),
     "tensors of clients": (lambda _: fl.TensorDataModule([(LABELS,)]), ["`clients[0]`", "shape (40,)"]),

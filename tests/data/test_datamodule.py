@@ -274,11 +274,6 @@ def test_a_partitioner_is_needed():
         ready(Rows())
 
 
-def test_labels_must_be_one_per_sample():
-    with pytest.raises(ValueError, match=r"`labels` must have one entry per sample, shape \(12,\), got shape \(3,\)"):
-        Source(Pairs(), np.arange(3))
-
-
 def test_a_split_without_training_clients_is_refused() -> None:
     data = Rows(FixedPartitioner(), split=FixedSplit(train=(), val=(1, 3), test=(2,)))
     with pytest.raises(ValueError, match="The split leaves no client for training"):

@@ -93,20 +93,8 @@ def test_a_seed_gives_the_same_data_everywhere():
     feddyn = FedDynSyntheticDataModule(0.5, 0.5, 0.3, num_clients=4, seed=1)
     fedprox = FedProxSyntheticDataModule(0.5, 0.5, num_clients=4, seed=1)
     for data, sizes, classes, inputs, shown in [
-        (
-            feddyn,
-            [221, 255, 220, 135],
-            [520, 270, 762, 110],
-            [0.1176, 2.1016],
-            "1662 samples, gamma1=0.5, gamma2=0.5, g",
-        ),
-        (
-            fedprox,
-            [158, 332, 155, 54],
-            [0, 115, 3, 157, 2, 82, 54, 138, 116, 32],
-            [2.2669, -0.5267],
-            "699 samples, alpha",
-        ),
+        (feddyn, [221, 255, 220, 135], [520, 270, 762, 110], [0.1176, 2.1016], "1662 samples, gamma1=0.5, g"),
+        (fedprox, [158, 332, 155, 54], [0, 115, 3, 157, 2, 82, 54, 138, 116, 32], [2.2669, -0.5267], "699 samples, a"),
     ]:
         assert "(4 clients, " in repr(data)
         data.setup()
