@@ -18,11 +18,12 @@ from torch import nn
 import fl_lightning as fl
 from fl_lightning import datamodules as sets
 from fl_lightning import diagnostics as watchers
-from fl_lightning import models
+from fl_lightning import models, partitioners
 from fl_lightning.data import Backdoor, ClassArrival, ClientSplit, LabelFlipping, SampleSplit, Source, WithinClientSplit
 from fl_lightning.partitioners import IIDPartitioner, LimitedClassesPartitioner
 
 X = torch.zeros(4, 3)
+RAGGED = [[1], [1, 2]]
 TWO_CLIENTS = [np.array([0, 1]), np.array([2, 3])]
 
 
@@ -65,6 +66,16 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "shape (2, 3)": lambda _: SampleSplit().apply(np.zeros((2, 3)), IIDPartitioner(2)),
     "`partitioner` | got 7": lambda _: SampleSplit().apply(9, 7),
     "`labels` | got float64 of shape (4, 1)": lambda _: IIDPartitioner(2)(np.zeros((4, 1))),
+    "`labels` must": lambda _: Source(X, labels=RAGGED),
+    "`clients` must": lambda _: Source(X, clients=RAGGED),
+    "`labels_or_num_samples` must": lambda _: SampleSplit().apply(RAGGED, IIDPartitioner(2)),
+    "`keys` must": lambda _: partitioners.NaturalPartitioner()(RAGGED),
+    "`edges` must": lambda _: partitioners.TopicGraph(("a", "b"), RAGGED),
+    "`counts` must": lambda _: partitioners.c_score(RAGGED),
+    "`values` must": lambda _: partitioners.quantile_buckets(RAGGED, 2),
+    "`class_counts` must": lambda _: partitioners.QPPartitioner(2).solve(RAGGED),
+    "`features` must": lambda _: partitioners.FeatureQPPartitioner(2)([0, 1], RAGGED),
+    "`features[a]` must": lambda _: partitioners.FeatureQPPartitioner(2)([0, 1], {"a": RAGGED}),
     "`num_clients` is 2,000 | 1,500 samples": lambda _: IIDPartitioner(2_000)([0] * 1_500),
     "0 to 3 | got [2, 2]": lambda _: LimitedClassesPartitioner(4, [2, 2]),
     "`dataset` | got 'abc'": lambda _: Source("abc"),

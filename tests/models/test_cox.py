@@ -26,13 +26,19 @@ def test_the_loss_of_three_patients() -> None:
 
 def test_clients_have_an_index_each_and_all_patients_one() -> None:
     x, target = torch.tensor([[2.0], [1.0]]), torch.tensor([[1.0, 1.0], [1.0, 2.0]])
-    data = TensorDataModule([(x, target)] * 2, test=[(x, target), (torch.tensor([[1.5], [1.7]]), target)])
+    data = TensorDataModule(
+        [(x, target)] * 2, val=(x, target), test=[(x, target), (torch.tensor([[1.5], [1.7]]), target)]
+    )
     module = CoxRegression(1, lr=0.0)
     torch.nn.init.ones_(module.linear.weight)
     torch.nn.init.zeros_(module.linear.bias)
     trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0), ClientMetrics(c_index, "cindex")])
     trainer.fit(module, datamodule=data)
-    assert float(trainer.callback_metrics["train_loss"]) == pytest.approx(math.log(1 + math.exp(-1)) / 2)
+    loss = pytest.approx(math.log(1 + math.exp(-1)) / 2)
+    logged = {
+        name: float(value) for name, value in trainer.callback_metrics.items() if name.endswith(("loss", "cindex"))
+    }
+    assert logged == {"train_loss": loss, "val_loss": loss, "val_cindex": 1.0}
     for name, kind in [("sgd", torch.optim.SGD), ("adam", torch.optim.Adam)]:
         optimizer = CoxRegression(1, 0.25, name).configure_optimizers()  # type: ignore[arg-type]
         assert (type(optimizer), optimizer.param_groups[0]["lr"]) == (kind, 0.25)

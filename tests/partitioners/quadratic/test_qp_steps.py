@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from fl_lightning.partitioners import QPPartitioner
 from fl_lightning.partitioners.quadratic.rounding import round_columns, round_margins
-from fl_lightning.partitioners.quadratic.solver import solve_transport_qp
+from fl_lightning.partitioners.quadratic.solver import _descend, solve_transport_qp
 
 # oracle O13a: target, and the optimum for rows (5, 5) and columns (6, 4)
 TARGET = np.array([[4.0, 1.0], [1.0, 4.0]])
@@ -60,6 +60,11 @@ def test_the_solver_finds_the_nearest_matrix() -> None:
 
         np.testing.assert_allclose(solution, optimum, atol=1e-9)
         assert ((solution - np.array(target)) ** 2).sum() == pytest.approx(loss)
+        if min(*rows, *cols) > 0:
+            # What full steps end with, if they go round in circles.
+            zeros = np.zeros(len(rows)), np.zeros(len(cols))
+            shortened = _descend(*zeros, np.array(target, dtype=float), np.array(rows), np.array(cols))
+            np.testing.assert_allclose(shortened, optimum, atol=1e-8)
 
 
 @settings(max_examples=30, deadline=None)
