@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from fl_lightning import partitioners
 from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
 from fl_lightning.partitioners import Partition, Partitioner
 
@@ -81,6 +82,21 @@ def test_a_result_that_is_no_partition() -> None:
 
 
 SPLITS = [ClientSplit(3), SampleSplit(0.0, 0.0), WithinClientSplit(0.0, 0.0)]
+
+
+def test_the_fewest_samples_and_the_most_classes_that_are_asked_for_are_enough() -> None:
+    for made in [
+        partitioners.DirichletPartitioner(3, 1.0, size_sigma=0.1),
+        partitioners.DirichletPartitioner(3, 100.0, max_classes_per_partition=1),
+        partitioners.QPPartitioner(3, 1e6, burn_in=0, search=0),
+        partitioners.QuantitySkewPartitioner(3, 1e9, min_partition_size=1),
+        partitioners.ClasswiseDirichletPartitioner(3, 1e9, min_partition_size=1),
+        partitioners.PathologicalPartitioner(3, 1),
+        partitioners.PowerLawPartitioner(3, 1, least_per_class=1),
+        partitioners.ShardPartitioner(3, 1, shard_size=1),
+        partitioners.IIDPartitioner(3),
+    ]:
+        assert made(np.array([0, 0, 0])).sizes.tolist() == [1, 1, 1]
 
 
 def test_a_plain_function_is_a_partitioner() -> None:

@@ -50,6 +50,9 @@ def test_losses_are_those_of_classes_and_features() -> None:
     assert solution.counts_loss == pytest.approx(((np.stack(sums, axis=1) - solution.target) ** 2).sum())
     assert solution.bound * (1 - 1e-6) <= solution.optimal_loss <= solution.bound * (1 + 1e-6)
     assert solution.chosen_loss > solution.optimal_loss
+    stopped = FeatureQPPartitioner(5, burn_in=10**9, search=0, step=0.05, burn_in_stop=1.1).solve(LABELS, FEATURES)
+    # the last move is small
+    assert 1.1**2 - 1e-9 <= stopped.chosen_loss / stopped.optimal_loss < 1.11**2
 
 
 def test_concentrations_of_classes_and_features_are_independent() -> None:
