@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.toys import quiet_trainer
+from helpers.written import written
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
@@ -167,33 +168,18 @@ def test_without_labels_there_are_sizes_alone():
 
 
 def test_all_that_is_told_of_clients() -> None:
-    data = rows()
-    assert (
-        repr(data)
-        == str(data)
-        == ("Rows(2 of 5 clients train, 12 samples, partitioner=<FixedPartitioner>, batch_size=3, split=FixedSplit())")
-    )
-    assert data.describe_clients() == "2 of 5 clients train (5 samples), 2 validate and 1 tests"
-    assert (data.describe_unused(), data.num_unused) == ("", 0)
-    assert data.present_class_names == data.class_names == ["even", "odd"]
-    plot = data.plot()
-    # Clients of a set stand together, the largest first.
-    assert plot.table.to_dict("split") == {
-        "index": [0, 4, 1, 3, 2],
-        "columns": ["even", "odd"],
-        "data": [[1, 3], [1, 0], [1, 2], [1, 1], [2, 0]],
-    }
-    assert [text.get_text() for text in plot.axes.texts] == ["train\n(2)", "validation\n(2)", "test\n(1)"]
-    assert list(data.statistics().rows().values()) == ["5", "12", "1", "4", "2.4", "1.0", "0.567", "1.979"]
-    whole = ready(Rows(DirichletPartitioner(11, 1.0), split=WithinClientSplit(0.0, 0.0)))
-    told = "1 of 12 samples belongs to no client (DirichletPartitioner leaves them out)."
-    assert (whole.describe_unused(), whole.num_unused) == (told, 1)
-    assert list(whole.plot().axes.texts) == []
+    data, plot = rows(), rows().plot()
     named = ready(OfWriters(test_indices=[0, 3]))
-    assert named.describe_clients() == "2 of 3 clients train (4 samples), none validates and 2 test"
-    assert [tick.get_text() for tick in named.plot().axes.get_xticklabels()] == ["eva", "ali", "tom"]
-    one = ready(OfWriters(lambda labels: [range(6)]))
-    assert one.describe_clients() == "1 client trains (6 samples), none validates and none tests"
+    left_over = ready(Rows(DirichletPartitioner(11, 1.0), split=WithinClientSplit(0.0, 0.0)))
+    assert [
+        *(str(data), data.describe_clients(), repr(data.describe_unused())),
+        f"{data.present_class_names} {list(data.statistics().rows().values())}",
+        # Clients of a set stand together, the largest first.
+        f"{plot.table.to_dict('tight')} {[text.get_text() for text in plot.axes.texts]}",
+        *(named.describe_clients(), str([tick.get_text() for tick in named.plot().axes.get_xticklabels()])),
+        f"{left_over.num_unused}: {left_over.describe_unused()} {list(left_over.plot().axes.texts)}",
+        ready(OfWriters(lambda labels: [range(6)])).describe_clients(),
+    ] == written(__file__, "told of clients")
 
 
 # ---- standardisation ----

@@ -97,5 +97,3 @@ def test_many_classes_and_clients_are_drawn_smaller() -> None:
     assert drawn(narrow)[-1] == f"ticks {' '.join(names[::2])} in 7 90"
     assert plot.figure is narrow.figure
     assert drawn(narrow)[3] == "bar -0.45 0 0.9 3 #3f90da no edge"
-    many = plot_label_distributions(IIDPartitioner(110)(np.arange(110)), None)
-    assert many.figure.get_size_inches().tolist() == [17.0, 4.5]
