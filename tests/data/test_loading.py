@@ -50,6 +50,10 @@ def test_a_smaller_last_batch_is_dropped_and_a_small_client_keeps_its_one() -> N
     ]  # fmt: skip
     assert [data.num_client_batches(k) for k in range(3)] == [2, 1, 1]
     assert data.client_sizes.tolist() == list(SIZES)
+    # Central training has all 16 samples.
+    for size, expected in [(5, [5, 5, 5]), (16, [16]), (20, [16])]:
+        loader = ready(drop_last=True, batch_size=size).train_dataloader()
+        assert [len(x) for x, _ in loader] == expected
 
 
 # ---- the order ----

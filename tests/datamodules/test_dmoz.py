@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.tiny_files import dmoz_page, dmoz_topic, set_up, write_dmoz, write_dmoz_topics
+from helpers.toys import quiet_trainer
 
 from fl_lightning import datamodules
 from fl_lightning.data import SampleSplit
@@ -61,6 +62,10 @@ def test_batches_are_word_vectors(dumps: Path) -> None:
     assert x[0, :6].tolist() == expected
     assert not x[:, 5:].any()
     assert torch.equal(y, batch[1])
+    data.trainer = quiet_trainer(precision="64-true")
+    assert data.on_after_batch_transfer(batch, 0)[0].dtype == torch.float64
+    data.replace_inputs(torch.zeros(40, 1))
+    assert data.on_after_batch_transfer(batch, 0) is batch
 
 
 def test_thirty_percent_of_every_clients_pages_are_the_test_set(dumps: Path) -> None:
@@ -100,6 +105,10 @@ def test_which_topics_are_left_out_is_an_argument(dumps: Path) -> None:
 
     assert data.class_names == ["B", "News"]
     assert data.graph.edges.tolist() == [[0, 1]]
+    elsewhere = dumps / "elsewhere"
+    with pytest.raises(ValueError, match=r"`root` .* got 'Top/C'"):
+        ready(dumps, root="Top/C", cache_dir=elsewhere)
+    assert len(list(elsewhere.iterdir())) == 1
 
 
 def test_the_second_start_reads_the_cache_alone(dumps: Path, monkeypatch: pytest.MonkeyPatch) -> None:
