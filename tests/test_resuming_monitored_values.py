@@ -29,6 +29,7 @@ class Logging(ValidatedClassifier):
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         loss = super().training_step(batch, batch_idx)
         self.log("train_loss", loss, on_step=False, on_epoch=True)
+        self.log("batch_loss", loss)
         return loss
 
 
@@ -65,17 +66,23 @@ def test_a_run_that_resumes_before_an_empty_round_monitors_the_last_value(
 
 
 class Interrupting(Callback):
-    """Breaks off the last round after its first batch."""
+    """Looks at the values in the last round after its first batch, and breaks it off."""
+
+    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        if trainer.current_epoch == 3:
+            self.before = float(trainer.callback_metrics["batch_loss"])
 
     def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
         if trainer.current_epoch == 3:
+            self.trainer, self.seen = trainer, float(trainer.callback_metrics["batch_loss"])
             raise ArithmeticError("broken by the test")
 
 
 def test_a_round_that_broke_off_leaves_no_monitored_values(tmp_path: Path) -> None:
     saves = ModelCheckpoint(tmp_path, "broken", save_on_exception=True, every_n_epochs=10)
     with pytest.raises(ArithmeticError):
-        fit("FedAvg", Interrupting(), saves)
+        fit("FedAvg", interrupting := Interrupting(), saves)
+    assert float(interrupting.trainer.callback_metrics["batch_loss"]) == interrupting.before != interrupting.seen
     [path] = tmp_path.glob("*.ckpt")
     resumed = fit("FedAvg", ckpt_path=str(path))
     assert resumed.starts[0] == pytest.approx(fit("FedAvg").losses[2], rel=1e-7)

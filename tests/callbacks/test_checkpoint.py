@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import warnings
 from itertools import count
@@ -65,7 +66,7 @@ def test_last_falls_back_to_the_one_before_and_says_so(tmp_path: Path, damage: s
         last.unlink()
     else:
         last.write_bytes(content if damage == "changed" else content[: len(content) // 2])
-    with pytest.warns(UserWarning, match="previous"):
+    with pytest.warns(UserWarning, match=rf"{re.escape(str(last))} is .* last\.previous\.ckpt"):
         resumed = fit(tmp_path, 6, ckpt_path="last")
     assert torch.equal(weights(resumed), weights(fit(tmp_path / "whole", 6)))
     assert sorted(os.listdir(tmp_path)) == [*FILES, "whole"]
@@ -76,7 +77,7 @@ def test_two_damaged_files_are_an_error(tmp_path: Path) -> None:
     fit(tmp_path, 2)
     for name in FILES:
         (tmp_path / name).write_bytes(b"half")
-    with pytest.raises(RuntimeError, match="previous"):
+    with pytest.raises(RuntimeError, match=r"last\.ckpt is damaged.* last\.previous\.ckpt"):
         fit(tmp_path, 4, ckpt_path="last")
 
 
@@ -200,7 +201,7 @@ def test_a_store_elsewhere_gets_whole_checkpoints_too() -> None:
 
 
 def test_the_smallest_accuracy_as_the_best_is_a_warning() -> None:
-    with pytest.warns(UserWarning, match="mode"):
+    with pytest.warns(UserWarning, match=r"monitor='val_acc_clients'\) keeps .* smallest val_acc_clients"):
         FederatedCheckpoint(monitor="val_acc_clients")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -220,5 +221,5 @@ def test_arguments_of_lightnings_checkpoint_are_checked(option: dict[str, Any]) 
 
 def test_the_default_mode_may_be_given_without_a_monitor() -> None:
     FederatedCheckpoint(mode="min")  # as LightningCLI does
-    with pytest.raises(ValueError, match="`mode` has no effect"):
+    with pytest.raises(ValueError, match=r"`mode` has no effect .*'max'"):
         FederatedCheckpoint(mode="max")

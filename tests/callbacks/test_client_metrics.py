@@ -90,11 +90,10 @@ def values_of(module: L.LightningModule, datamodule: Any, *metric: Any) -> dict[
 @pytest.mark.parametrize(("stage", "key"), [("validate", "val"), ("test", "test")])
 def test_mean_over_clients_is_unweighted(returns_scores: bool, stage: str, key: str) -> None:
     logged = evaluate(Echo(returns_scores), data(CLIENTS), metrics := ClientMetrics(), stage)
-    assert logged[f"{key}_acc"] == pytest.approx(0.1)
-    assert logged[f"{key}_acc_clients"] == 0.5
-    assert logged[f"{key}_acc_clients_std"] == 0.5
-    assert (logged[f"{key}_acc_clients_min"], logged[f"{key}_acc_clients_max"]) == (0.0, 1.0)
-    assert metrics.values[key] == {0: 1.0, 1: 0.0}
+    ends = {"": 0.5, "_std": 0.5, "_min": 0.0, "_max": 1.0, "_lowest10": 0.0, "_weighted": 0.1}
+    assert logged == pytest.approx({f"{key}_acc": 0.1} | {f"{key}_acc_clients{end}": x for end, x in ends.items()})
+    assert metrics.values == metrics.shared_values == {key: {0: 1.0, 1: 0.0}}
+    assert metrics.own_values == {}
 
 
 def test_a_metric_of_all_clients_samples_together() -> None:
@@ -104,6 +103,8 @@ def test_a_metric_of_all_clients_samples_together() -> None:
 
 def test_a_shared_model_may_be_scored_as_a_personal_one() -> None:
     logged = evaluate(ECHO, data(CLIENTS), ClientMetrics(always_personal=True), "test")
+    both = {name.replace("personal", "clients"): value for name, value in logged.items() if "personal" in name}
+    assert both == {name: value for name, value in logged.items() if "clients" in name}
     assert (logged["test_acc_personal"], logged["test_acc_personal_weighted"]) == (0.5, pytest.approx(0.1))
 
 
@@ -129,9 +130,23 @@ def test_another_metric_may_leave_clients_out() -> None:
     assert (logged["val_small_clients"], logged["val_small_clients_left_out"]) == (0.25, 1)
 
 
+def test_the_lowest_tenth_and_the_weights_are_of_the_clients_that_have_a_value() -> None:
+    # client k has the value k; of the 20 that have one, 0 and 1 are the lowest tenth, and the last has 5 samples
+    def number(preds: Tensor, target: Tensor) -> Tensor:
+        return preds[0, 0] if preds[0, 0] < 20 else torch.tensor(float("nan"))
+
+    sets = [(torch.full((1 + 4 * (k == 19), 2), float(k)), torch.zeros(1 + 4 * (k == 19)).long()) for k in range(22)]
+    logged = evaluate(ECHO, data(sets), ClientMetrics(number, name="n"))
+    ends = {"": 9.5, "_std": (399 / 12) ** 0.5, "_min": 0, "_max": 19, "_lowest10": 0.5, "_left_out": 2}
+    expected = {f"val_n_clients{end}": value for end, value in (ends | {"_weighted": (171 + 5 * 19) / 24}).items()}
+    assert {name: value for name, value in logged.items() if "_n_" in name} == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("found", [None, "good", torch.ones(3)])
 def test_a_metric_must_return_a_number(found: Any) -> None:
-    with pytest.raises((TypeError, ValueError, RuntimeError), match="`metric` of ClientMetrics"):
+    with pytest.raises(
+        (TypeError, ValueError, RuntimeError), match=r"`metric` of ClientMetrics for the 10 samples of client=0\."
+    ):
         values_of(ECHO, data(CLIENTS), lambda preds, target: found, "m")
 
 
@@ -145,7 +160,7 @@ def test_samples_without_clients_and_modules_without_forward_are_told() -> None:
         forward = L.LightningModule.forward
 
     pooled = TensorDataModule([scores(1, 0)], val=scores(3, 1), test=[scores(2, 2)], batch_size=2)
-    with pytest.warns(UserWarning, match="belong to no client") as told:
+    with pytest.warns(UserWarning, match="the validation samples belong to no client") as told:
         evaluate(Echo(False), pooled, ClientMetrics())
     assert len([each for each in told if "belong to no client" in str(each.message)]) == 1
     with pytest.raises(NotImplementedError, match=r"Mute.*forward"):
@@ -266,7 +281,10 @@ class ReadsRows(Echo):
 def test_dicts_need_scores_from_the_step_where_there_are_clients(stage: str) -> None:
     rows = Rows("x", "y")
     pooled = ClientDatasetsModule([rows], val=rows, test=rows)
-    assert "val_acc_clients" not in evaluate(ReadsRows(False), pooled, ClientMetrics(), stage)
+    with pytest.warns(
+        UserWarning, match=f"the {stage}(ion)? samples belong to no client".replace("validate", "validat")
+    ):
+        assert "val_acc_clients" not in evaluate(ReadsRows(False), pooled, ClientMetrics(), stage)
     owned = ClientDatasetsModule([rows], val=[rows, rows], test=[rows, rows])
     evaluate(ReadsRows(True), owned, metrics := ClientMetrics(), stage)
     assert list(metrics.values.values()) == [{0: pytest.approx(2 / 3), 1: pytest.approx(2 / 3)}]

@@ -133,9 +133,15 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="give `ckpt_path` too"):
         client_model(trainer, 0, module=module)
     trainer.save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
-    with pytest.raises(ValueError, match="save_weights_only=True"):
+    with pytest.raises(ValueError, match=r"weights\.ckpt holds none.*save_weights_only=True"):
         client_model(trainer, 0, ckpt_path=tmp_path / "weights.ckpt")
+    trainer.test(module, datamodule=data(), verbose=False)
+    assert "test_acc_personal_std" in trainer.callback_metrics
     with torch.no_grad():
         module.layers[0].weight.zero_()  # type: ignore[union-attr, operator]
+    with pytest.warns(UserWarning, match="no models of single clients: they belong to the model that the fit left"):
+        trainer.test(module, datamodule=data(), verbose=False)
+    assert [name for name in trainer.callback_metrics if "personal" in name] == []
+    assert "test_acc_clients" in trainer.callback_metrics
     with pytest.raises(ValueError, match="the module has other weights"):
         client_model(trainer, 0)

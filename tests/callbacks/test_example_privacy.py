@@ -198,6 +198,8 @@ def test_epsilon_counts_local_epochs_of_the_busiest_client(tmp_path: Path) -> No
         return privacy.spent, trainer
 
     spent, trainer = run(4)
+    state = trainer.callbacks[0].state_dict()  # type: ignore[attr-defined]
+    assert state == {"epochs": {8.0: {0: 12, 1: 12, 2: 12}}, "rounds": 4, "epsilon": spent, "delta": 1e-5}
     # four rounds of three epochs: one Gaussian mechanism each, which together are one with z / sqrt(12)
     assert spent == pytest.approx(epsilon_of([(Mechanism(8.0 / math.sqrt(12), 1.0), 1)], 1e-5), rel=0.01)
     assert float(trainer.callback_metrics["fed/example_epsilon"]) == pytest.approx(spent)
@@ -211,7 +213,7 @@ def test_epsilon_counts_local_epochs_of_the_busiest_client(tmp_path: Path) -> No
 
 
 def test_a_step_that_cannot_be_mapped_is_named() -> None:
-    with pytest.raises(RuntimeError, match="training_step"):
+    with pytest.raises(RuntimeError, match=r"`training_step`.* vmap over calling \.item\(\)"):
         fit(Quadratic(0.1), mixed(1.0), ExamplePrivacy(1.0, **NO_NOISE), FedAvg(1.0))
 
 
@@ -255,17 +257,27 @@ class KeepingMeans(ValidatedClassifier):
         self.mean.copy_(batch[0].mean(0))
 
 
-MORE = "clients send more of their data"
+MORE = "with {}, {} and Synchronous clients send more of their data".format
 
 
 @pytest.mark.parametrize(
     ("module", "callback", "trainer", "message"),
     [
-        (ValidatedClassifier, lambda: Scaffold(1.0), {}, MORE),
-        (ValidatedClassifier, lambda: QFedAvg(1.0, 1.0), {}, MORE),
-        (ValidatedClassifier, lambda: FedAvg(sampler=ImportanceSampler(1.0)), {}, MORE),
-        (ValidatedClassifier, lambda: FedAvg(sampler=Asking(1)), {}, MORE),
-        (ValidatedClassifier, lambda: Federated(1.0, objective=ReadingData()), {}, MORE),
+        (ValidatedClassifier, lambda: Scaffold(1.0), {}, MORE("ControlVariates", "UniformSampler")),
+        (ValidatedClassifier, lambda: QFedAvg(1.0, 1.0), {}, MORE("MeasuredLoss", "UniformSampler")),
+        (
+            ValidatedClassifier,
+            lambda: FedAvg(sampler=ImportanceSampler(1.0)),
+            {},
+            MORE("LocalObjective", "ImportanceSampler"),
+        ),
+        (ValidatedClassifier, lambda: FedAvg(sampler=Asking(1)), {}, MORE("LocalObjective", "Asking")),
+        (
+            ValidatedClassifier,
+            lambda: Federated(1.0, objective=ReadingData()),
+            {},
+            MORE("ReadingData", "UniformSampler"),
+        ),
         (Normed, lambda: FedAvg(1.0), {}, "BatchNorm mixes the samples of a batch"),
         (ValidatedClassifier, lambda: FedAvg(1.0), {"accumulate_grad_batches": 2}, "a step for each batch"),
         (ValidatedClassifier, lambda: FedAvg(1.0), {"limit_train_batches": 1}, "in one batch of each local epoch"),

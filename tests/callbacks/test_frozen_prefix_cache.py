@@ -43,8 +43,8 @@ class Images(ImageDataModule):
 
     mean, std = (0.0,), (1.0,)
 
-    def __init__(self, seed: int = 0, scale: float = 255.0) -> None:
-        super().__init__(IIDPartitioner(4), batch_size=16, split=SampleSplit(1 / 7, 1 / 7))
+    def __init__(self, seed: int = 0, scale: float = 255.0, augment: bool = False) -> None:
+        super().__init__(IIDPartitioner(4), batch_size=16, split=SampleSplit(1 / 7, 1 / 7), augment=augment)
         self.seed, self.std = seed, (scale / 255,)  # type: ignore[misc]
 
     def load(self) -> Source:
@@ -172,7 +172,7 @@ def test_a_damaged_file_is_computed_again(tmp_path, harm):
     content = bytearray(path.read_bytes())
     content[-8] ^= 1
     path.write_bytes(content if harm == "flip" else content[:-8])
-    with pytest.warns(UserWarning, match="damaged"):
+    with pytest.warns(UserWarning, match=f"{path} is damaged"):
         again = fit(Net(), Images(), FrozenPrefixCache(tmp_path))
     assert_same_weights(again, plain)
 
@@ -185,8 +185,16 @@ def test_a_full_disk_is_an_error(tmp_path):
 
 
 def test_module_without_frozen_prefix_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="FrozenPrefix"):
+    with pytest.raises(ValueError, match=r"MLPClassifier has 0\."):
         fit(MLPClassifier(192, (4,), 3), Images(), FrozenPrefixCache(tmp_path))
+
+
+def test_data_whose_inputs_cannot_be_stored_are_refused(tmp_path):
+    plain = L.LightningDataModule()
+    with pytest.raises(TypeError, match="datamodule is LightningDataModule"):
+        quiet_trainer(callbacks=[FrozenPrefixCache(tmp_path)]).validate(Net(), datamodule=plain)
+    with pytest.raises(ValueError, match="Images augments its inputs"):
+        fit(Net(), Images(augment=True), FrozenPrefixCache(tmp_path))
 
 
 @pytest.mark.parametrize("stage", ["fit", "validate", "test", "predict"])

@@ -14,9 +14,17 @@ import lightning as L
 import pytest
 import torch
 from helpers.toys import quiet_trainer
+from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor, nn
 
-from fl_lightning import ClientMetrics, FedAvg, FederatedCheckpoint, PersonalParameters, TensorDataModule
+from fl_lightning import (
+    ClientMetrics,
+    FedAvg,
+    FedAvgFineTuned,
+    FederatedCheckpoint,
+    PersonalParameters,
+    TensorDataModule,
+)
 
 OPTIMA = [4.0, -1.0]
 
@@ -121,7 +129,8 @@ def test_clients_that_do_not_train_are_told_once() -> None:
     with pytest.warns(UserWarning) as told:
         assert values_of(OwnHead(), others) == {7: 0.75}
     [line] = [str(each.message) for each in told if "own model" in str(each.message)]
-    assert "but the validation and test clients do not train" in line
+    assert "ClientMetrics evaluates" in line
+    assert "(PersonalParameters(pattern='head')), but the validation and test clients do not train" in line
     assert "split=WithinClientSplit(...)" in line
 
 
@@ -151,5 +160,44 @@ def test_a_monitored_score_that_an_algorithm_never_logs_is_named_before_training
         trainer.fit(OwnHead(), datamodule=data())
         assert float(best.best_model_score) == float(trainer.callback_metrics["val_acc_clients"])
     else:
-        with pytest.raises(ValueError, match="always_personal=True"):
+        with pytest.raises(
+            ValueError, match=r"`monitor='val_acc_personal'` of FederatedCheckpoint .*always_personal=True"
+        ):
             trainer.fit(OwnHead(), datamodule=data())
+
+
+def test_a_monitored_score_of_models_that_are_seldom_made_is_named_before_training() -> None:
+    stop = EarlyStopping("val_head_personal")
+    words = r"`monitor='val_head_personal'` of EarlyStopping .*every 6th round, and every 4th .*`every=4`.*epoch=6\)"
+    trainer = quiet_trainer(
+        callbacks=[FedAvgFineTuned(1.0, every=6), ClientMetrics(head_of, "head"), stop], check_val_every_n_epoch=4
+    )
+    with pytest.raises(ValueError, match=words):
+        trainer.fit(OwnHead(), datamodule=data())
+
+
+class TwoInputs(OwnHead):
+    def forward(self, x: Any) -> Tensor:
+        return super().forward(x[0])
+
+
+class OfDicts(OwnHead):
+    def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor] | None:
+        return super().validation_step((batch["a"], batch["target"]), batch_idx)
+
+
+@pytest.mark.parametrize(
+    ("module", "batch", "got"),
+    [
+        (OfDicts, lambda x, y: {"a": x, "b": x, "target": y}, "evaluate each client .*, got {'a': "),
+        (TwoInputs, lambda x, y: ((x, x), y), r"the 2 samples, got \(<Tensor"),
+    ],
+)
+def test_batches_that_models_of_single_clients_cannot_read_are_named(module: Any, batch: Any, got: str) -> None:
+    class Other(TensorDataModule):
+        def on_after_batch_transfer(self, given: Any, dataloader_idx: int) -> Any:
+            return batch(*given) if self.trainer.validating else given  # type: ignore[union-attr]
+
+    sets = [(torch.full((3,), c), torch.full((3,), int(c > 0))) for c in OPTIMA]
+    with pytest.raises(TypeError, match=got):
+        values_of(module(returns_scores=True), Other(sets, val=sets, batch_size=None, eval_batch_size=2))
