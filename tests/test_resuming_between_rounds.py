@@ -138,7 +138,8 @@ def test_a_run_that_early_stopping_has_ended_stays_ended(tmp_path: Path, caplog:
         outcomes.append((ended.current_epoch, outcome(ended)["weights"], "EarlyStopping(" in caplog.text))
     assert [(rounds, told) for rounds, _, told in outcomes] == [(2, False), (2, True), (2, True)]
     assert outcomes[0][1] == outcomes[1][1] == outcomes[2][1]
-    assert "after round 2, so no further round is trained. To train on, leave EarlyStopping out" in caplog.text
+    assert "EarlyStopping(monitor='val_loss') ended this run after round 2, so no further round" in caplog.text
+    assert "To train on, leave EarlyStopping out" in caplog.text
     without = fit(FedAvg(4, **OPTIONS), ckpt_path=tmp_path / "last.ckpt")
     assert without.current_epoch == 5
 

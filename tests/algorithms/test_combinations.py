@@ -18,7 +18,7 @@ TWO = quadratic_clients(a=[1.0] * 2, c=[1.0, 2.0], sizes=[1, 2])
 @pytest.mark.parametrize("value", [None, -1.0, 0.0, float("nan")])
 def test_a_function_of_the_round_is_checked_in_its_round(value: Any) -> None:
     module = Quadratic(0.5)
-    with pytest.raises((TypeError, ValueError), match=r"lr\(2\)"):
+    with pytest.raises((TypeError, ValueError), match=r"lr\(2\)` of (Mixing|Momentum|Adaptive|TorchServer)"):
         fit_quadratic(FedAvg(2, server_lr=[0.5, 0.5, value].__getitem__), module, TWO, rounds=3)
 
 

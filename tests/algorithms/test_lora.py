@@ -10,11 +10,11 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from helpers.toys import fit_clients
+from helpers.toys import fit_clients, quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fl_lightning import FedAvg, Federated, FedLoRA, VirtualClock
+from fl_lightning import FedAvg, Federated, FedLoRA, TensorDataModule, VirtualClock
 from fl_lightning.diagnostics import VirtualTime
 from fl_lightning.models import add_lora
 from fl_lightning.parts import (
@@ -241,11 +241,17 @@ def test_what_stacks_cannot_be_combined_with() -> None:
     tied.net[1].weight = tied.net[0].weight
     with pytest.raises(ValueError, match="got Linear without any"):
         train(FedLoRA("average"), Linear(rank=None), 1)
-    with pytest.raises(ValueError, match="must not share"):
+    with pytest.raises(ValueError, match=r"must not share them, but net\.0\..*weight and net\.1\..*weight are one"):
         train(FedLoRA("stack", 1.0), add_lora(tied), 1)  # type: ignore[arg-type]
-    for options in ({"exchange": TopK(0.5)}, {"optimizer_state": "kept"}, {"aggregation": AdapterMean()}):
-        with pytest.raises(ValueError, match=r"owes|fresh|aggregation"):
+    for word, options in (
+        ("owes", {"exchange": TopK(0.5)}),
+        ("fresh", {"optimizer_state": "kept"}),
+        ('`mode="stack"` is an aggregation', {"aggregation": AdapterMean()}),
+    ):
+        with pytest.raises(ValueError, match=word):
             FedLoRA("stack", 1.0, **options)
+    with pytest.raises(ValueError, match=r"changes the frozen 'net\.0\.layer\.weight'"):
+        train(FedLoRA("stack", 1.0, exchange=PersonalParameters("net.0.layer")), Linear(rank=2), 1)
     with pytest.raises(ValueError, match=r"bandwidth.*StackMessages"):
         clients = [(torch.ones(2, 4).double(), torch.ones(2, 3).double())]
         fit_clients(FedLoRA("stack", 1.0), Linear(rank=2), clients, 1, VirtualTime(VirtualClock(1, bandwidth=1.0)))
@@ -288,7 +294,7 @@ def test_a_client_has_an_adapter_of_its_own_beside_the_shared_one() -> None:
 def test_ranks_of_clients_are_those_of_the_module_or_less() -> None:
     with pytest.raises(ValueError, match="`ranks` must be at most 2"):
         train(FedLoRA("average", 1.0, ranks=[3]), Linear(rank=2), 1)
-    with pytest.raises(ValueError, match="padding"):
+    with pytest.raises(ValueError, match=r'`padding` .*`mode="svd"`'):
         FedLoRA("svd", ranks=[2], padding="counts")
 
 
@@ -393,3 +399,19 @@ def test_adapters_in_the_encoder_layer_of_torch() -> None:
         setattr(plain, name, merged)
     with torch.no_grad():
         assert torch.allclose(plain(x), read, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", [*MODES, "stack"])
+def test_a_module_that_is_only_evaluated_needs_no_adapters_and_stays_as_it_is(mode: Any) -> None:
+    class Evaluated(Linear):
+        def test_step(self, batch: Any, batch_idx: int) -> None:
+            self.trained = [parameter.requires_grad for parameter in self.parameters()]
+
+    other = Evaluated(rank=None)
+    other.lora_A = nn.Parameter(torch.zeros(1))  # of no adapter
+    clients = [(torch.ones(2, 4).double(), torch.ones(2, 3).double())]
+    for module in (Evaluated(rank=None), Evaluated(rank=2), other):
+        before = [parameter.requires_grad for parameter in module.parameters()]
+        trainer = quiet_trainer(callbacks=[FedLoRA(mode, 1.0)])
+        trainer.test(module, datamodule=TensorDataModule(clients, test=clients[0]), verbose=False)
+        assert module.trained == before

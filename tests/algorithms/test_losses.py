@@ -417,7 +417,9 @@ def test_modules_that_cannot_be_changed_are_refused() -> None:
     class Manual(Net):
         automatic_optimization = False
 
-    with pytest.raises(ValueError, match="automatic_optimization"):
+    with pytest.raises(
+        ValueError, match="objective changes the loss of `training_step`, so it needs `automatic_optimization=True`"
+    ):
         fit(fl.FedLC(1.0, 1.0), Manual(), clients(6))
-    with pytest.raises(TypeError, match="in_features"):
+    with pytest.raises(TypeError, match=r"`in_features` .*the loss of Quadratic"):
         fit(fl.FedDecorr(1.0, 1.0), Quadratic(0.1), [(torch.ones(3).double(), torch.ones(3).double())])

@@ -313,7 +313,9 @@ def test_a_loader_must_go_through_the_set_in_order(shuffled: bool) -> None:
 
     own = OwnLoader(clients=[scores(1, 1)], val=CLIENTS)
     if shuffled:
-        with pytest.raises(ValueError, match="val_dataloader"):
+        with pytest.raises(
+            ValueError, match=r"ClientMetrics knows .* set of 100 samples\. `val_dataloader` .* got \[<.*DataLoader"
+        ):
             values_of(ECHO, own)
     else:
         assert values_of(ECHO, own) == {0: 1.0, 1: 0.0}

@@ -122,18 +122,18 @@ def test_strides_are_those_of_the_client_alone(layout: str, executor: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("sizes", "batch_size", "drop_last", "told"),
+    ("sizes", "batch_size", "drop_last", "told", "first"),
     [
-        ((4, 5, 8), 4, False, True),  # 5 = 4 + 1
-        ((4, 5, 8), 4, True, False),
-        ((4, 6, 8), 4, False, False),
-        ((4, 1), 4, True, True),
-        ((4, 1), None, False, True),
-        ((4, 2), 1, False, True),
+        ((4, 5, 8), 4, False, 1, 1),  # 5 = 4 + 1
+        ((4, 5, 8), 4, True, 0, None),
+        ((4, 6, 8), 4, False, 0, None),
+        ((4, 1), 4, True, 1, 1),
+        ((4, 1), None, False, 1, 1),
+        ((4, 2), 1, False, 2, 0),
     ],
 )
 def test_a_batch_of_one_sample_is_told_at_the_start(
-    sizes: tuple[int, ...], batch_size: int | None, drop_last: bool, told: bool
+    sizes: tuple[int, ...], batch_size: int | None, drop_last: bool, told: int, first: int | None
 ) -> None:
     data = TensorDataModule(clients_of((6,), sizes), batch_size=batch_size, drop_last=drop_last)
     module = Module(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)))
@@ -143,4 +143,6 @@ def test_a_batch_of_one_sample_is_told_at_the_start(
             fit(FedAvg(1, seed=1), module, data, 1)
         except ValueError as error:  # torch's, if the client was drawn
             assert "more than 1 value" in str(error)
-    assert any("`batch_size`" in str(each.message) for each in found) == told
+    lines = [str(each.message) for each in found if "`batch_size`" in str(each.message)]
+    assert len(lines) == bool(told)
+    assert all(f"({told} of {len(sizes)}, such as client {first})" in line for line in lines)

@@ -160,7 +160,7 @@ def test_a_checkpoint_of_clients_without_a_schedule_by_step_is_an_error(tmp_path
 
 
 def test_one_cycle_shorter_than_a_client_s_steps_is_an_error_at_the_door() -> None:
-    with pytest.raises(ValueError, match="total_steps=12"):
+    with pytest.raises(ValueError, match=r"up to 12 in this fit, but OneCycleLR ends after 11.*total_steps=12"):
         fit(lambda p: cycled(p, steps=11), fl.Local(executor="sequential"))
 
 
@@ -174,11 +174,26 @@ def test_schedules_of_two_intervals_are_an_error() -> None:
 
 
 class Counting(torch.optim.SGD):
-    """Counts its steps in its options."""
+    """Counts its steps in the options of its last parameters."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], lr: float) -> None:
+        first, *others = parameters
+        super().__init__([{"params": [first]}, {"params": others}], lr=lr)
 
     def step(self, closure: Any = None) -> Any:
-        for group in self.param_groups:
-            group["k"] = group.get("k", 0) + 1
+        self.param_groups[-1]["k"] = self.param_groups[-1].get("k", 0) + 1
+        return super().step(closure)
+
+
+class Noting(torch.optim.SGD):
+    """Holds something of a parameter, or of what is none."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter], held: Any = 0.0, key: Any = None) -> None:
+        super().__init__(parameters, lr=0.1)
+        self.held, self.key = held, key
+
+    def step(self, closure: Any = None) -> Any:
+        self.state[self.key or self.param_groups[0]["params"][0]]["held"] = self.held
         return super().step(closure)
 
 
@@ -206,8 +221,11 @@ class Later(torch.optim.SGD):
     ("make", "words"),
     [
         (lambda p: Later(p, lr=0.1), r"Later must hold the same .*\['more'\] later\. Give `optimizer_state"),
-        (torch.optim.LBFGS, "step by gradients alone, got LBFGS"),
-        (lambda p: Counting(p, lr=0.1), "change nothing but their `state`, got Counting"),
+        (torch.optim.LBFGS, "step by gradients alone, got LBFGS, .*missing .*closure.*Give `optimizer_state"),
+        (lambda p: Counting(p, lr=0.1), "change nothing but their `state`, got Counting.*Give `optimizer_state"),
+        (lambda p: Noting(p, held=3.0 + 1j), "got 'held' of Noting, complex.*Give `optimizer_state"),
+        (lambda p: Noting(p, held=torch.zeros(2).long()), "got 'held' of Noting, Tensor"),
+        (lambda p: Noting(p, key="all"), "states of single parameters, got Noting.*Give `optimizer_state"),
         (Wrapping, "wrap no others, got Wrapping"),
     ],
 )

@@ -45,11 +45,11 @@ def test_a_counter_that_single_precision_cannot_hold_stays_exact() -> None:
 
 
 def test_vector_refuses_what_cannot_be_averaged() -> None:
-    with pytest.raises(ValueError, match="requires_grad"):
+    with pytest.raises(ValueError, match=r"Linear has nothing to train.*requires_grad"):
         StateVector(nn.Linear(2, 2).requires_grad_(False))
     module = nn.Module()
     module.w = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
-    with pytest.raises(TypeError, match="'w' is complex"):
+    with pytest.raises(TypeError, match=r"'w' is complex \(torch\.complex64\)"):
         StateVector(module)
 
 
@@ -58,7 +58,7 @@ def test_a_parameter_that_was_replaced_is_named() -> None:
         def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
             pl_module.layers[2].bias = nn.Parameter(torch.zeros(3))
 
-    with pytest.raises(RuntimeError, match=r"layers\.2\.bias"):
+    with pytest.raises(RuntimeError, match=r"parameters of Classifier changed .*: layers\.2\.bias"):
         train_federatedly(Classifier(), clients_of(8, 8), callbacks=[Replaces()], max_epochs=2)
 
 
@@ -74,7 +74,7 @@ def test_a_buffer_that_grows_is_named_and_put_back(executor: Any) -> None:
             return self.loss(batch)
 
     module = Remembers()
-    with pytest.raises(ValueError, match="memory"):
+    with pytest.raises(ValueError, match="`memory` of Remembers"):
         train_federatedly(module, clients_of(4, 4, 4), batch_size=2, algorithm=FedAvg(1.0, executor=executor))
     assert module.memory.shape == (0, 4)
 

@@ -271,8 +271,8 @@ class TwoWays(Quadratic):
 @pytest.mark.parametrize(
     ("module", "option"),
     [
-        (Manual, "automatic_optimization=True"),
-        (Searching, "torch.optim.SGD"),
+        (Manual, "takes gradients at several points, which needs `automatic_optimization=True`"),
+        (Searching, "got LBFGS"),
         (TwoWays, "`maximize`"),
     ],
 )

@@ -113,6 +113,66 @@ def a_file_for_a_folder(tmp_path: Path) -> None:
     train(fl.FedAvg(), fl.FederatedCheckpoint(dirpath=tmp_path / "taken"), enable_checkpointing=True)
 
 
+def taken(tmp_path: Path) -> Path:
+    (tmp_path / "taken").write_text("")
+    return tmp_path / "taken"
+
+
+class ByHand(Quadratic):
+    automatic_optimization = False
+
+
+class ByStep(Quadratic):
+    """Its learning rate changes within a round."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+
+class Uncalled(Quadratic):
+    """Has a layer that it does not call."""
+
+    def __init__(self) -> None:
+        super().__init__(0.1)
+        self.layer = nn.Linear(1, 2).double()
+
+
+class Factors(Quadratic):
+    """Has a factor that is of no adapter."""
+
+    def __init__(self) -> None:
+        super().__init__(0.1)
+        self.layer = nn.Module()
+        self.layer.lora_A = nn.Parameter(torch.zeros(1))
+
+
+class Lists(fl.TensorDataModule):
+    """Compares a list with a text."""
+
+    def outputs_and_targets(self, batch: Any, outputs: Any) -> Any:
+        return [1], "x"
+
+
+def step(module: Any, callback: fl.AggregationCallback) -> None:
+    fit_clients(callback, module, quadratic_clients([1.0], [1.0]))
+
+
+def score(*metric: fl.ClientMetrics) -> None:
+    clients = quadratic_clients([1.0], [1.0])
+    data = Lists(clients, val=[*clients])
+    quiet_trainer(callbacks=[*metric]).validate(Tested(0.1), data, verbose=False)
+
+
+def older_models(tmp_path: Path) -> None:
+    kept = fl.FederatedCheckpoint(tmp_path, save_top_k=0)
+    train(fl.FedAvgFineTuned(1.0, every=3), kept, enable_checkpointing=True)
+    data = fl.TensorDataModule(quadratic_clients([1.0] * 2, [1.0] * 2))
+    other = quiet_trainer(callbacks=[fl.FedAvgFineTuned(1.0, every=3)])
+    fl.client_model(other, 0, ckpt_path=tmp_path / "last.previous.ckpt", module=Quadratic(0.1), datamodule=data)
+
+
 NO_CLASS = {"class_path": "torch.optim.SGD", "init_args": {"inner": {"class_path": "torch.nn.Linear", "init_args": 3}}}
 
 #: What is done, and what its error shows.
@@ -138,6 +198,41 @@ ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
         lambda _: train(fl.FedBuff(3, clock=fl.VirtualClock(online={0: [(0, 1)], 1: [(0, 1)]}, delay=0.7))),
         ["has 0 of 3 results"],
     ),
+    "a file for states": (lambda tmp_path: fl.FedAvg(state_dir=taken(tmp_path)), ["`state_dir`", "/taken."]),
+    "settings of an aggregation": (
+        lambda _: fl.FedAvg(weighting="uniform", aggregation=parts.Median()),
+        ["`weighting='uniform'`", "`aggregation=Median("],
+    ),
+    "a number and a sampler": (
+        lambda _: fl.FedAvg(3, sampler=fl.UniformSampler(2)),
+        ["got 3 and UniformSampler(clients_per_round=2"],
+    ),
+    "a sampler of arrivals": (
+        lambda _: fl.Federated(1, schedule=parts.Asynchronous(fl.VirtualClock()), sampler=fl.UniformSampler(2)),
+        ["`sampler` cannot be UniformSampler("],
+    ),
+    "a class for a part": (lambda _: fl.FedAvg(1, sampler=fl.UniformSampler), ["Call it: UniformSampler("]),
+    "a choice": (lambda _: fl.FedAvg(weighting="x"), ["`weighting` of FedAvg", "'samples', 'uniform'", "got 'x'"]),
+    "history and speeds": (lambda _: fl.FedAsync(history=3, speeds=[1.0]), ["combined with `speeds`"]),
+    "a rate and a server": (
+        lambda _: fl.FedBuff(server=parts.Momentum(), server_lr=0.5),
+        ["`server_lr=0.5`", "give Momentum its `lr`"],
+    ),
+    "counts of stacked factors": (lambda _: fl.FedLoRA("stack", padding="counts"), ['`mode="stack"`']),
+    "factors of no adapter": (lambda _: step(Factors(), fl.FedLoRA("stack", 1.0)), ["got 'layer.lora_A'"]),
+    "a loss by hand": (lambda _: step(ByHand(0.1), fl.QFedAvg(1.0, 1.0)), ["ByHand optimises manually"]),
+    "rates within a round": (lambda _: step(ByStep(0.1), fl.QFedAvg(1.0, 1.0)), ["QFedAvg needs one learning rate"]),
+    "a layer that is not called": (
+        lambda _: step(Uncalled(), fl.FedDecorr(0.1, 1.0, output_layer="layer")),
+        ["`training_step` of Uncalled", "a Linear, with"],
+    ),
+    "two metrics of a name": (
+        lambda _: score(fl.ClientMetrics(), fl.ClientMetrics(lambda *_: 1.0)),
+        ["have the `name` 'acc'"],
+    ),
+    "no tensors to compare": (lambda _: score(fl.ClientMetrics()), ["got a list and a str"]),
+    "models of an earlier round": (older_models, ["FineTuning(", "in an earlier round"]),
+    "no checkpoint": (lambda tmp_path: fl.load_preprocessing(tmp_path / "none.ckpt"), ["not found", "none.ckpt"]),
     "two algorithms": (lambda _: train(fl.FedAvg(), fl.FedProx(0.1)), ["FedAvg and FedProx"]),
     "two observers": (
         lambda _: train(fl.FedAvg(), UpdateNorms(), UpdateNorms()),
@@ -273,6 +368,25 @@ def test_a_fraction_that_is_one_client_is_told() -> None:
         train(fl.FedAvg(1), clients=10, rounds=1)
 
 
+def test_results_that_are_left_out_are_told() -> None:
+    clients = quadratic_clients([1.0] * 3, [1.0, float("nan"), 1.0])
+    with pytest.warns(UserWarning, match=r"Round 1: .*clients \[1\], .*; 2 others count"):
+        fit_clients(fl.FedAvg(1.0), Quadratic(0.1), clients)
+    with pytest.raises(FloatingPointError, match="of the last 2 rounds"):
+        fit_clients(fl.FedAvg(1.0, max_invalid_rounds=2), Quadratic(0.1), clients[1:2], 5)
+
+
+def test_a_loader_that_no_client_has_is_told() -> None:
+    class OwnLoader(fl.TensorDataModule):
+        def train_dataloader(self) -> Any:
+            return super().train_dataloader()
+
+    with pytest.warns(UserWarning, match=r"`OwnLoader\.train_dataloader` is not called"):
+        quiet_trainer(max_epochs=1, callbacks=[fl.FedAvg()]).fit(
+            Quadratic(0.1), OwnLoader(quadratic_clients([1.0], [1.0]))
+        )
+
+
 def test_a_delta_that_protects_no_client_is_told() -> None:
     exchange = parts.LocalDifferentialPrivacy(1.0, noise_multiplier=1.0, delta=0.5)
     with pytest.warns(UserWarning, match=r"LocalDifferentialPrivacy has delta=0\.5 for 2 clients"):
@@ -289,3 +403,8 @@ def test_a_test_without_samples_is_told() -> None:
 class Tested(Quadratic):
     def test_step(self, batch: Any, batch_idx: int) -> None:
         self.log("loss", self.w)
+
+    validation_step = test_step
+
+    def forward(self, x: Any) -> Any:
+        return x

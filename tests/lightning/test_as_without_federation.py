@@ -370,7 +370,7 @@ def test_a_step_without_its_closure_is_an_error() -> None:
         def optimizer_step(self, *args: Any, **kwargs: Any) -> None:
             self.trainer.optimizers[0].step()
 
-    with pytest.raises(MisconfigurationException, match="was not given the closure"):
+    with pytest.raises(MisconfigurationException, match=r"`SGD\.step` was not given the closure"):
         fit(Alone, "sequential")
 
 
@@ -380,7 +380,7 @@ def test_late_unfreezing_is_refused_before_any_work() -> None:
         def backbone(self) -> nn.Module:
             return self.layers[0]
 
-    with pytest.raises(ValueError, match="other parameters from round 1 on"):
+    with pytest.raises(ValueError, match=r"epoch=1.* other parameters from round 1 on"):
         fit(WithBackbone, "sequential", callbacks=lambda: [BackboneFinetuning(1)], max_epochs=2)
 
 

@@ -29,7 +29,7 @@ def test_a_class_in_the_place_of_a_callback() -> None:
 
 
 def test_a_class_in_the_place_of_a_data_module() -> None:
-    with pytest.raises(TypeError, match=r"`datamodule`.* class TensorDataModule"):
+    with pytest.raises(TypeError, match=r"`datamodule`.* class TensorDataModule\. Call it: TensorDataModule"):
         fit(FedAvg(2), datamodule=TensorDataModule)
 
 
@@ -44,7 +44,7 @@ def test_max_steps_ends_a_whole_round_and_the_line_says_after_how_many_steps(cap
 def test_a_second_fit_of_a_trainer_that_has_done_its_rounds_warns() -> None:
     trainer = quiet_trainer(callbacks=[FedAvg(2)], max_epochs=2)
     trainer.fit(Classifier(), datamodule=data())
-    with pytest.warns(UserWarning, match="trained no round.*max_epochs"):
+    with pytest.warns(UserWarning, match="trained no round: the trainer had done its 2 before.*max_epochs"):
         trainer.fit(Classifier(), datamodule=data())
 
 
@@ -58,7 +58,7 @@ class Masked(ValidatedClassifier):
 def test_metrics_of_clients_with_another_forward() -> None:
     with pytest.raises(TypeError, match="mask") as caught:
         fit(FedAvg(2), ClientMetrics(), module=Masked(), datamodule=data(split=WithinClientSplit(val=0.25)))
-    assert "Masked.forward" in caught.value.__notes__[0]
+    assert "`Masked.forward` was called" in caught.value.__notes__[0]
 
 
 def test_fedala_says_why_its_clients_are_not_stacked(caplog: pytest.LogCaptureFixture) -> None:

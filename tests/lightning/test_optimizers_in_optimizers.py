@@ -192,7 +192,9 @@ def test_a_checkpoint_has_no_option_that_a_client_has_added(tmp_path: Path) -> N
 
 def test_parameters_outside_of_the_module_are_an_error() -> None:
     outside = torch.nn.Linear(3, 2).parameters()
-    with pytest.raises(ValueError, match=r"2 tensors .* that Optimized does not have"):
+    with pytest.raises(
+        ValueError, match=r"SGD trains 2 tensors \(shape \(2, 3\) and others\) that Optimized does not have"
+    ):
         fit_quadratic(FedAvg(1.0), Optimized(lambda p: torch.optim.SGD([*p, *outside], lr=1.0)), CLIENTS, 1)
     single = torch.zeros(2, 3, requires_grad=True)
     with pytest.raises(ValueError, match=r"1 tensor \(shape \(2, 3\)\) that"):

@@ -49,7 +49,9 @@ class All(Quadratic):
         super().__init__(0.1)
         self.scripted = torch.jit.script(nn.Identity())
         self.sampled = BootStrapper(MeanMetric())
+        self.v = nn.Parameter(torch.zeros(1))
         self.w.register_hook(lambda gradient: None)
+        self.v.register_post_accumulate_grad_hook(lambda parameter: None)
 
     def on_before_zero_grad(self, optimizer: Any) -> None: ...
 
@@ -110,7 +112,13 @@ def hooked() -> Iterator[None]:
 ALL = [
     *("All overrides `on_before_zero_grad`", "All overrides `log`", "hook of the data module"),
     *("callback Watching overrides `on_after_backward`", "hooks of modules are", "optimizer has step hooks"),
-    *("parameter 'w' has hooks", "`self.scripted` is compiled", "`self.sampled` draws", "holds a state"),
+    *(
+        "parameter 'w' has hooks",
+        "parameter 'v' has hooks",
+        "`self.scripted` is compiled",
+        "`self.sampled` draws",
+        "holds a state",
+    ),
     *("All overrides `lr_scheduler_step`", "OwnSchedule is no schedule of torch's"),
     *("CyclicLR calls a function of your own after", "ExponentialLR has another `step` or `get_lr` that is called"),
     *("optimizer's `zero_grad` was", "OwnStrategy overrides `backward`", "OwnPrecision overrides `clip_gradients`"),
