@@ -27,6 +27,7 @@ class Summing(Quadratic):
     def __init__(self, persistent: bool) -> None:
         super().__init__(1.0, [0.0])
         self.register_buffer("total", torch.zeros(1, dtype=torch.float64), persistent=persistent)
+        self.register_buffer("steps", torch.zeros(1), persistent=persistent)
         self.at_start: list[float] = []
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
@@ -37,6 +38,7 @@ class Summing(Quadratic):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         self.total += batch[1].sum()
+        self.steps += 1
         return super().training_step(batch, batch_idx)
 
 
@@ -64,7 +66,7 @@ def test_a_buffer_that_is_not_saved_is_there_when_the_first_resumed_round_begins
         resumed, _ = fit(4, tmp_path / f"{name}.ckpt")
         assert resumed.at_start[-1] == 9.0
         assert resumed.at_start in ([6.0, 9.0], [9.0])
-        assert float(resumed.total) == 12.0
+        assert (float(resumed.total), float(resumed.steps)) == (12.0, 4.0)
 
 
 @pytest.mark.parametrize("hook", ["on_fit_start", "on_train_start"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 from helpers.toys import Fixed, Quadratic, fit_quadratic, quadratic_clients
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning import AggregationCallback, FedAvg
+from fl_lightning import AggregationCallback, FedAsync, FedAvg, QFedAvg, Scaffold
+from fl_lightning.executors import SequentialExecutor
 from fl_lightning.parts import ImportanceSampler, UniformSampler
 
 # client k's target is k, so that `module.seen` says who trained
@@ -125,3 +127,40 @@ def test_what_cannot_be_is_refused_before_the_next_round(name: str, value: Any, 
     with pytest.raises(error, match=name):
         clients_of_rounds(callback, 3, Set(1, **{name: value}))
     assert callback.algorithm.models_sent == 2 * 2 * 2
+
+
+def test_a_copy_of_a_callback_trains_with_the_same_settings() -> None:
+    callback = FedAvg(2, executor="vectorized", clients_at_once=3, seed=5)
+    copy = pickle.loads(pickle.dumps(callback))
+    assert (repr(copy), copy._executor.clients_at_once, copy.settings.run_seed) == (repr(callback), 3, 5)
+    assert FedAsync(history=3, lookahead=2).algorithm.schedule.lookahead == 2
+
+
+def test_a_fit_that_fails_ends_its_executor() -> None:
+    class Ends(SequentialExecutor):
+        ended = 0
+
+        def on_fit_end(self) -> None:
+            self.ended += 1
+
+    class Fails(Callback):
+        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+            raise ArithmeticError
+
+    executor = Ends()
+    with pytest.raises(ArithmeticError):
+        clients_of_rounds(FedAvg(2, executor=executor), 1, Fails())
+    assert executor.ended == 1
+
+
+class OfDicts(Quadratic):
+    """Returns its loss in a dict."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return {"loss": super().training_step(batch, batch_idx), "size": len(batch[0])}
+
+
+@pytest.mark.parametrize("make", [lambda: QFedAvg(1.0, 1.0), lambda: Scaffold(1.0, option=1)])
+def test_a_loss_in_a_dict_is_that_loss(make: Any) -> None:
+    ends = [fit_quadratic(make(), kind(0.3), SIX, 2) for kind in (Quadratic, OfDicts)]
+    assert ends[0] == ends[1] != 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from helpers.stacked import Module, clients_of, linear
-from helpers.toys import quiet_trainer
+from helpers.toys import Fixed, quiet_trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
@@ -27,11 +27,13 @@ class Reader(Module):
 
 
 def read(rounds: int, **options: Any) -> list[list[int]]:
-    """Return the batches of a client with samples 0 to 4 that makes two steps a round."""
+    """Return the batches of the second client, with samples 0 to 4, that makes two steps a round."""
     x = torch.arange(5.0).double().unsqueeze(1)
-    data = TensorDataModule([(x, torch.zeros(5, dtype=torch.long))], batch_size=2, **options)
+    other = (torch.zeros(9, 1).double(), torch.zeros(9, dtype=torch.long))
+    data = TensorDataModule([other, (x, torch.zeros(5, dtype=torch.long))], batch_size=2, **options)
     module = Reader()
-    algorithm = FedAvg(1, local_steps=2, continue_epochs=True, seed=1, executor="sequential")
+    alone = Fixed([1], 1)
+    algorithm = FedAvg(sampler=alone, local_steps=2, continue_epochs=True, seed=1, executor="sequential")
     quiet_trainer(max_epochs=rounds, callbacks=[algorithm]).fit(module, datamodule=data)
     return module.seen
 

@@ -32,6 +32,12 @@ def test_vector_holds_parameters_and_then_buffers_and_frozen_tensors() -> None:
     assert module[1].running_var.tolist() == [18.25, 19.25, 20.25]
     assert module[1].num_batches_tracked.item() == 21
     assert torch.equal(state.read()[:21], vector[:21])
+    # what others do with copies changes neither the module nor the vector
+    for name, copy in state.with_values(module.state_dict(), vector + 1).items():
+        assert torch.equal(copy, module.state_dict()[name] + 1), name
+        copy.zero_()
+    assert torch.equal(vector, torch.arange(state.layout.size, dtype=torch.float32) + 0.25)
+    assert module[1].running_var.tolist() == [18.25, 19.25, 20.25]
 
 
 def test_a_counter_that_single_precision_cannot_hold_stays_exact() -> None:

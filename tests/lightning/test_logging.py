@@ -17,6 +17,7 @@ from torchmetrics import MeanMetric
 from torchmetrics.wrappers import BootStrapper
 
 from fl_lightning import FedAvg
+from fl_lightning._lightning.logs.client_log import LoggedMean, logged_means
 
 
 class Memory(DummyLogger):
@@ -360,3 +361,24 @@ def test_an_own_metric_object_is_stacked_beside_draws_if_it_says_so(own: Any, st
     trainer = train_federatedly(module, clients_of(3, 4), algorithm=FedAvg(1.0, executor="vectorized"))
     found = trainer.fit_loop.executor.cause  # type: ignore[attr-defined]
     assert found is None if cause is None else cause in found
+
+
+def test_means_that_a_site_sends_are_those_of_its_steps() -> None:
+    class Logging(Numbers):
+        def record(self, value: Tensor, batch_idx: int) -> None:
+            self.log("mean", value, on_step=False, on_epoch=True, prog_bar=True)
+            self.log("both", 2 * value, on_step=True, on_epoch=True)
+            self.log("last", value)
+            self.log("sum", value, on_step=False, on_epoch=True, reduce_fx="sum")
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            self.log("later", 1.0, on_step=False, on_epoch=True)
+
+    class Ask(Callback):
+        def on_round_end(self, trainer: Any, pl_module: Any) -> None:
+            found.extend(logged_means(trainer))
+
+    found: list[LoggedMean] = []
+    # batches of 3 and 1 samples, with the values 1 and 5
+    train_federatedly(Logging(), [numbers(1.0, 1.0, 1.0, 5.0)], callbacks=[Ask()], batch_size=3)
+    assert found == [LoggedMean("mean", 2.0, 4, True), LoggedMean("both_epoch", 4.0, 4, False)]

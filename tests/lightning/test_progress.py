@@ -120,6 +120,20 @@ def test_metrics_have_room_beside_the_rich_bar_on_a_terminal_of_80_columns() -> 
 
 def test_an_asynchronous_rounds_bar_ends_at_the_batches_that_were_trained() -> None:
     # the round guesses 3 batches a client, the mean; its two results are of the clients with 1 and 2 batches
-    bar, algorithm = Noted(), FedBuff(2, 2, speeds=[100, 90, 5], local_epochs=1, concurrency=3)
-    run(bar, algorithm=algorithm, max_epochs=1)
-    assert bar.ends == [(3, 3)]
+    def algorithm() -> FedBuff:
+        return FedBuff(2, 2, speeds=[100, 90, 5], local_epochs=1, concurrency=3)
+
+    ends: list[tuple[float, float | None]] = []
+
+    class Rich(RichProgressBar):
+        def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+            ends.append((self.train_progress_bar.completed, self.train_progress_bar.total))
+
+    for bar in (noted := Noted(), Rich(console_kwargs={"file": io.StringIO()})):
+        run(bar, algorithm=algorithm(), max_epochs=1)
+    assert noted.ends == ends == [(3, 3)]
+
+
+def test_a_fit_without_an_end_counts_its_rounds(capsys: pytest.CaptureFixture[str]) -> None:
+    run(TQDMProgressBar(), max_epochs=-1, max_steps=9)  # 8 steps a round
+    assert re.findall(r"Round [^:\r]*(?=: 100%)", capsys.readouterr().out)[-1] == "Round 2"

@@ -157,10 +157,14 @@ def test_every_value_of_weights_and_biases_has_the_round_as_its_axis() -> None:
     run = Run()
     run.config = SimpleNamespace(update=lambda *_, **__: None)
     logger = WandbLogger(experiment=run, prefix="own")
-    train_federatedly(ValidatedClassifier(), clients_of(8, 3), val=samples(4), logger=logger)
+    trainer = train_federatedly(ValidatedClassifier(), clients_of(8, 3), val=samples(4), logger=logger)
     assert run.axes["own-round"] is None
     assert {run.axes[name] for name in ("own-val_loss", "own-epoch", "own-fed/clients")} == {"own-round"}
     assert [row["own-round"] for row in run.rows if "own-val_loss" in row] == [1]
+    rows = len(run.rows)
+    trainer.validate(trainer.lightning_module, datamodule=trainer.datamodule, verbose=False)  # type: ignore[attr-defined]
+    assert run.summary.keys() == {"own-val_loss", "own-evaluated_round"}
+    assert (run.summary["own-evaluated_round"], len(run.rows)) == (1, rows)
 
 
 def test_a_fit_that_logs_to_another_run_than_its_checkpoint_is_told(

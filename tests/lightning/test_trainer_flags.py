@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -120,12 +121,19 @@ def test_a_profiler_reports_the_training_step(tmp_path: Path) -> None:
         def on_train_batch_end(self, *_: Any) -> None:
             pass
 
-    train_federatedly(Hooks(), clients_of(*SIZES), profiler=SimpleProfiler(str(tmp_path), "report"))
+    class Watching(Callback):
+        def on_train_batch_start(self, *_: Any) -> None:
+            pass
+
+    profiler = SimpleProfiler(str(tmp_path), "report")
+    train_federatedly(Hooks(), clients_of(*SIZES), callbacks=[Watching()], profiler=profiler)
     [report] = tmp_path.glob("*.txt")
     rows = {row[0].strip(): row for row in (line.split("|")[1:] for line in report.read_text().splitlines()) if row}
     strategy = "[Strategy]SingleDeviceStrategy"
     names = ("run_training_batch", f"{strategy}.training_step", f"{strategy}.backward")
     assert {*names, "run_training_epoch", "[LightningModule]Hooks.on_train_batch_end"} <= rows.keys()
+    [hook] = [name for name in rows if re.fullmatch(r"\[Callback\].*Watching\.on_train_batch_start", name)]
+    assert rows[hook][2].strip() == "8"
     assert rows["run_training_batch"][2].strip() == "8"
 
 
