@@ -11,7 +11,6 @@ from helpers.toys import Fixed, Quadratic, fit_quadratic, quadratic_clients
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning import AggregationCallback, FedAsync, FedAvg, QFedAvg, Scaffold
-from fl_lightning.executors import SequentialExecutor
 from fl_lightning.parts import ImportanceSampler, UniformSampler
 
 # client k's target is k, so that `module.seen` says who trained
@@ -134,23 +133,6 @@ def test_a_copy_of_a_callback_trains_with_the_same_settings() -> None:
     copy = pickle.loads(pickle.dumps(callback))
     assert (repr(copy), copy._executor.clients_at_once, copy.settings.run_seed) == (repr(callback), 3, 5)
     assert FedAsync(history=3, lookahead=2).algorithm.schedule.lookahead == 2
-
-
-def test_a_fit_that_fails_ends_its_executor() -> None:
-    class Ends(SequentialExecutor):
-        ended = 0
-
-        def on_fit_end(self) -> None:
-            self.ended += 1
-
-    class Fails(Callback):
-        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-            raise ArithmeticError
-
-    executor = Ends()
-    with pytest.raises(ArithmeticError):
-        clients_of_rounds(FedAvg(2, executor=executor), 1, Fails())
-    assert executor.ended == 1
 
 
 class OfDicts(Quadratic):

@@ -174,30 +174,3 @@ def test_a_monitored_score_of_models_that_are_seldom_made_is_named_before_traini
     )
     with pytest.raises(ValueError, match=words):
         trainer.fit(OwnHead(), datamodule=data())
-
-
-class TwoInputs(OwnHead):
-    def forward(self, x: Any) -> Tensor:
-        return super().forward(x[0])
-
-
-class OfDicts(OwnHead):
-    def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor] | None:
-        return super().validation_step((batch["a"], batch["target"]), batch_idx)
-
-
-@pytest.mark.parametrize(
-    ("module", "batch", "got"),
-    [
-        (OfDicts, lambda x, y: {"a": x, "b": x, "target": y}, "evaluate each client .*, got {'a': "),
-        (TwoInputs, lambda x, y: ((x, x), y), r"the 2 samples, got \(<Tensor"),
-    ],
-)
-def test_batches_that_models_of_single_clients_cannot_read_are_named(module: Any, batch: Any, got: str) -> None:
-    class Other(TensorDataModule):
-        def on_after_batch_transfer(self, given: Any, dataloader_idx: int) -> Any:
-            return batch(*given) if self.trainer.validating else given  # type: ignore[union-attr]
-
-    sets = [(torch.full((3,), c), torch.full((3,), int(c > 0))) for c in OPTIMA]
-    with pytest.raises(TypeError, match=got):
-        values_of(module(returns_scores=True), Other(sets, val=sets, batch_size=None, eval_batch_size=2))

@@ -122,32 +122,6 @@ class ByHand(Quadratic):
     automatic_optimization = False
 
 
-class ByStep(Quadratic):
-    """Its learning rate changes within a round."""
-
-    def configure_optimizers(self) -> Any:
-        optimizer = super().configure_optimizers()
-        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
-        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
-
-
-class Uncalled(Quadratic):
-    """Has a layer that it does not call."""
-
-    def __init__(self) -> None:
-        super().__init__(0.1)
-        self.layer = nn.Linear(1, 2).double()
-
-
-class Factors(Quadratic):
-    """Has a factor that is of no adapter."""
-
-    def __init__(self) -> None:
-        super().__init__(0.1)
-        self.layer = nn.Module()
-        self.layer.lora_A = nn.Parameter(torch.zeros(1))
-
-
 class Lists(fl.TensorDataModule):
     """Compares a list with a text."""
 
@@ -163,14 +137,6 @@ def score(*metric: fl.ClientMetrics) -> None:
     clients = quadratic_clients([1.0], [1.0])
     data = Lists(clients, val=[*clients])
     quiet_trainer(callbacks=[*metric]).validate(Tested(0.1), data, verbose=False)
-
-
-def older_models(tmp_path: Path) -> None:
-    kept = fl.FederatedCheckpoint(tmp_path, save_top_k=0)
-    train(fl.FedAvgFineTuned(1.0, every=3), kept, enable_checkpointing=True)
-    data = fl.TensorDataModule(quadratic_clients([1.0] * 2, [1.0] * 2))
-    other = quiet_trainer(callbacks=[fl.FedAvgFineTuned(1.0, every=3)])
-    fl.client_model(other, 0, ckpt_path=tmp_path / "last.previous.ckpt", module=Quadratic(0.1), datamodule=data)
 
 
 NO_CLASS = {"class_path": "torch.optim.SGD", "init_args": {"inner": {"class_path": "torch.nn.Linear", "init_args": 3}}}
@@ -219,19 +185,12 @@ ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
         ["`server_lr=0.5`", "give Momentum its `lr`"],
     ),
     "counts of stacked factors": (lambda _: fl.FedLoRA("stack", padding="counts"), ['`mode="stack"`']),
-    "factors of no adapter": (lambda _: step(Factors(), fl.FedLoRA("stack", 1.0)), ["got 'layer.lora_A'"]),
     "a loss by hand": (lambda _: step(ByHand(0.1), fl.QFedAvg(1.0, 1.0)), ["ByHand optimises manually"]),
-    "rates within a round": (lambda _: step(ByStep(0.1), fl.QFedAvg(1.0, 1.0)), ["QFedAvg needs one learning rate"]),
-    "a layer that is not called": (
-        lambda _: step(Uncalled(), fl.FedDecorr(0.1, 1.0, output_layer="layer")),
-        ["`training_step` of Uncalled", "a Linear, with"],
-    ),
     "two metrics of a name": (
         lambda _: score(fl.ClientMetrics(), fl.ClientMetrics(lambda *_: 1.0)),
         ["have the `name` 'acc'"],
     ),
     "no tensors to compare": (lambda _: score(fl.ClientMetrics()), ["got a list and a str"]),
-    "models of an earlier round": (older_models, ["FineTuning(", "in an earlier round"]),
     "no checkpoint": (lambda tmp_path: fl.load_preprocessing(tmp_path / "none.ckpt"), ["not found", "none.ckpt"]),
     "two algorithms": (lambda _: train(fl.FedAvg(), fl.FedProx(0.1)), ["FedAvg and FedProx"]),
     "two observers": (
@@ -374,17 +333,6 @@ def test_results_that_are_left_out_are_told() -> None:
         fit_clients(fl.FedAvg(1.0), Quadratic(0.1), clients)
     with pytest.raises(FloatingPointError, match="of the last 2 rounds"):
         fit_clients(fl.FedAvg(1.0, max_invalid_rounds=2), Quadratic(0.1), clients[1:2], 5)
-
-
-def test_a_loader_that_no_client_has_is_told() -> None:
-    class OwnLoader(fl.TensorDataModule):
-        def train_dataloader(self) -> Any:
-            return super().train_dataloader()
-
-    with pytest.warns(UserWarning, match=r"`OwnLoader\.train_dataloader` is not called"):
-        quiet_trainer(max_epochs=1, callbacks=[fl.FedAvg()]).fit(
-            Quadratic(0.1), OwnLoader(quadratic_clients([1.0], [1.0]))
-        )
 
 
 def test_a_delta_that_protects_no_client_is_told() -> None:

@@ -16,30 +16,16 @@ from fl_lightning._lightning.loops.local_optimizers import same_content
 
 #: Two values each.
 ALIKE: list[tuple[Any, Any]] = [
-    (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0])),
-    (np.array([1, 2]), np.array([1, 2])),
-    ({"a": 1, "b": [2, (3, "c")]}, {"a": 1, "b": [2, (3, "c")]}),
-    (deque([1, 2]), deque([1, 2])),
-    ({1, 2}, {2, 1}),
-    (b"ab", b"ab"),
+    *((torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0])), (np.array([1, 2]), np.array([1, 2]))),
+    *(({"a": 1, "b": [2, (3, "c")]}, {"a": 1, "b": [2, (3, "c")]}), (deque([1, 2]), deque([1, 2]))),
+    *(({1, 2}, {2, 1}), (b"ab", bytes([97, 98]))),
 ]
 OTHERS: list[tuple[Any, Any]] = [
-    (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0])),
-    (torch.tensor([1.0]), torch.tensor([1.0]).double()),
-    (torch.tensor([1.0]).to_sparse(), torch.tensor([1.0]).to_sparse()),
-    (np.array([1, 2]), np.array([1, 3])),
-    (np.array([1]), np.array([1.0])),
-    ({"a": 1, "b": 2}, {"a": 1, "b": 3}),
-    ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
-    ({"a": 1}, {"a": 1, "b": 2}),
-    ([1, 2], [1, 3]),
-    ([1], [1, 2]),
-    (deque([1]), deque([2])),
-    ((1,), [1]),
-    (1, 1.0),
-    ({1}, {2}),
-    (b"ab", b"ac"),
-    (object(), object()),
+    *((torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0])), (torch.tensor([1.0]), torch.tensor([1.0]).double())),
+    *((torch.eye(1).to_sparse(), torch.eye(1).to_sparse()), (np.array([1, 2]), np.array([1, 3]))),
+    *((np.array([1]), np.array([1.0])), ({"a": 1, "b": 2}, {"a": 1, "b": 3}), ({"a": 1}, {"a": 1, "b": 2})),
+    *(({"a": 1, "b": 2}, {"b": 2, "a": 1}), ([1, 2], [1, 3]), ([1], [1, 2]), (deque([1]), deque([2]))),
+    *(((1,), [1]), (1, 1.0), ({1}, {2}), (b"ab", b"ac"), (object(), object())),
 ]
 
 
