@@ -33,11 +33,19 @@ def test_vector_holds_parameters_and_then_buffers_and_frozen_tensors() -> None:
     assert module[1].num_batches_tracked.item() == 21
     assert torch.equal(state.read()[:21], vector[:21])
     # what others do with copies changes neither the module nor the vector
-    for name, copy in state.with_values(module.state_dict(), vector + 1).items():
+    for name, copy in state.with_values(module.state_dict(), shifted := vector + 1).items():
         assert torch.equal(copy, module.state_dict()[name] + 1), name
         copy.zero_()
-    assert torch.equal(vector, torch.arange(state.layout.size, dtype=torch.float32) + 0.25)
-    assert module[1].running_var.tolist() == [18.25, 19.25, 20.25]
+    assert torch.equal(shifted, vector + 1)
+
+
+def test_every_frozen_tensor_outside_of_the_vector_must_be_constant() -> None:
+    module = nn.Sequential(nn.Linear(1, 1), *(nn.Linear(150, 150).requires_grad_(False) for _ in range(2)))
+    state = StateVector(module)
+    state.note_constant()
+    module[2].bias.data += 1
+    with pytest.raises(RuntimeError, match=r"frozen tensor '2\.bias' of Sequential.* at most 2 times"):
+        state.check_constant()
 
 
 def test_a_counter_that_single_precision_cannot_hold_stays_exact() -> None:
