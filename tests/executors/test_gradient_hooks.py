@@ -154,14 +154,19 @@ class TrainsItsHead(LogsTheNorm):
 
 @pytest.mark.parametrize(
     ("kind", "cause"),
-    [(Replaces, "changes"), (LooksForInfinities, "decides"), (TrainsItsHead, "on_before_optimizer_step")],
+    [
+        (Replaces, "`on_after_backward` changes `self.layers.0.bias`, `self.layers.0.weight`, `self.layers.2.bias`, "),
+        (LooksForInfinities, "Python decides by a tensor's value"),
+        (TrainsItsHead, "TrainsItsHead overrides `on_before_optimizer_step`, "),
+    ],
 )
 def test_other_hooks_on_gradients_train_one_after_the_other(kind: type[Hooked], cause: str, tmp_path: Path) -> None:
     assert cause in str(ends_alike(kind, tmp_path))
 
 
 def test_hooks_on_accumulated_gradients_train_one_after_the_other(tmp_path: Path) -> None:
-    assert "one model at a time" in str(ends_alike(LogsTheNorm, tmp_path, accumulate_grad_batches=2))
+    cause = ends_alike(LogsTheNorm, tmp_path, accumulate_grad_batches=2)
+    assert "LogsTheNorm overrides `on_before_optimizer_step`, which sees one model at a time" in str(cause)
 
 
 class Averages(Hooked):
@@ -220,9 +225,9 @@ class AveragesUnderASchedule(Averages):
 @pytest.mark.parametrize(
     ("kind", "cause"),
     [
-        (ReadsOutputs, "`on_train_batch_end` reads `outputs`"),
-        (CountsBatches, "changes"),
-        (AveragesUnderASchedule, "overrides `on_train_batch_end`"),
+        (ReadsOutputs, "`on_train_batch_end` reads `outputs`, "),
+        (CountsBatches, "`on_train_batch_end` changes `self.kept`, of which there is one"),
+        (AveragesUnderASchedule, "AveragesUnderASchedule overrides `on_train_batch_end`"),
     ],
 )
 def test_other_hooks_after_a_step_train_one_after_the_other(kind: type[Hooked], cause: str, tmp_path: Path) -> None:

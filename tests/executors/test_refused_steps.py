@@ -129,7 +129,7 @@ def counts(module: Any, x: Tensor, y: Tensor, loss: Tensor) -> int:
         ),
         pytest.param(lambda m, x, y, loss: m.outside * loss, "requires gradients", id="gradient outside"),
         pytest.param(counts, "asks whether it is compiled", id="is compiling"),
-        pytest.param(follows, "", id="teacher that is written"),
+        pytest.param(follows, "writes clients' values into a tensor", id="teacher that is written"),
         pytest.param(
             lambda m, x, y, loss: loss * (1 if torch.func.jvp(rrelu, (x,), (x,)) else 2),
             "`rrelu_with_noise` computes one model at a time",
@@ -304,14 +304,17 @@ class Counts(torch.optim.lr_scheduler.LRScheduler):
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("make", "cause"),
     [
-        lambda: EverySecond(lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1)),
-        lambda: Scheduled(Counts),
+        (
+            lambda: EverySecond(lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1)),
+            "EverySecond overrides `lr_scheduler_step`",
+        ),
+        (lambda: Scheduled(Counts), "Counts is no schedule of torch's"),
     ],
 )
-def test_a_schedule_of_the_users_own_sees_one_client_at_a_time(make: Any) -> None:
-    assert "one" in str(ends(make))
+def test_a_schedule_of_the_users_own_sees_one_client_at_a_time(make: Any, cause: str) -> None:
+    assert cause in str(ends(make))
 
 
 class Own(Dataset[Any]):

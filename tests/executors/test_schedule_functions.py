@@ -113,10 +113,10 @@ def counting(optimizer: Any, module: Scheduled) -> LambdaLR:
 
 
 REFUSED: dict[str, tuple[Callable[[Any, Scheduled], Any], str]] = {
-    "counts its calls": (counting, "changes something"),
+    "counts its calls": (counting, "the function of a learning-rate schedule changes something"),
     "reads counts": (
         lambda optimizer, module: LambdaLR(optimizer, lambda step: 1 / (1 + module.global_step)),
-        "global_step",
+        "schedule reads `global_step`",
     ),
     "reads weights": (
         lambda optimizer, module: LambdaLR(optimizer, lambda step: float(module.layers[0].weight.norm())),
@@ -126,7 +126,7 @@ REFUSED: dict[str, tuple[Callable[[Any, Scheduled], Any], str]] = {
         lambda optimizer, module: LambdaLR(optimizer, lambda step: 1.0 if module.last is None else 0.5),
         "reads what the steps",
     ),
-    "draws": (lambda optimizer, module: LambdaLR(optimizer, lambda step: random.random()), "random"),
+    "draws": (lambda optimizer, module: LambdaLR(optimizer, lambda step: random.random()), "schedule draws"),
 }
 
 

@@ -178,4 +178,4 @@ def of_two_ways_to_select(module: Any, scores: Tensor, y: Tensor) -> Tensor:
     ],
 )
 def test_other_selections_train_one_after_the_other(loss: Any) -> None:
-    assert ends_alike(loss) is not None
+    assert "a selection's size" in str(ends_alike(loss))

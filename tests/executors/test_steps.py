@@ -145,9 +145,13 @@ def test_nothing_is_overwritten_that_is_read_again() -> None:
 
 
 REFUSED: dict[str, Callable[[Any, Tensor, Tensor], Tensor]] = {
-    "num_classes": lambda m, x, y: F.cross_entropy(m.layers(x), y) * getattr(m.accuracy, "num_classes", 1),
-    "state": lambda m, x, y: F.cross_entropy(m.layers(x), y) * (1 + len(m.optimizers().state)),
-    "trainer.fit_loop": lambda m, x, y: F.cross_entropy(m.layers(x), y) * (1 + m.trainer.fit_loop.total_batch_idx),
+    "reads `num_classes` of a metric object": lambda m, x, y: (
+        F.cross_entropy(m.layers(x), y) * getattr(m.accuracy, "num_classes", 1)
+    ),
+    "reads the optimizer's state": lambda m, x, y: F.cross_entropy(m.layers(x), y) * (1 + len(m.optimizers().state)),
+    "reads `trainer.fit_loop`": lambda m, x, y: (
+        F.cross_entropy(m.layers(x), y) * (1 + m.trainer.fit_loop.total_batch_idx)
+    ),
 }
 
 

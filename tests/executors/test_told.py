@@ -170,6 +170,19 @@ class UsesWhatALoggerReturns(Telling):
         return loss * (1 if self.logger.experiment.calls.count(3) else 2)  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("kind", [AsksItsLogger, UsesWhatALoggerReturns])
-def test_steps_that_ask_loggers_train_one_after_the_other(kind: type[Telling], capsys: Any) -> None:
-    assert ends_alike(kind, capsys) is not None
+class LooksIntoItsLogger(Telling):
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        print("a step")
+        return super().training_step(batch, batch_idx) * (2 if self.logger.experiment.calls else 1)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [
+        (AsksItsLogger, "object that is no tensor"),
+        (LooksIntoItsLogger, "reads `logger.experiment.calls`, "),
+        (UsesWhatALoggerReturns, "reads `logger.experiment.calls.count(...)`, "),
+    ],
+)
+def test_steps_that_ask_loggers_train_one_after_the_other(kind: type[Telling], cause: str, capsys: Any) -> None:
+    assert cause in str(ends_alike(kind, capsys))

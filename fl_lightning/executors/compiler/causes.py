@@ -61,6 +61,7 @@ _CAUSES = (
     (r"use_numpy_random_stream", _NUMPY),
     (r"of class `Generator`|bound method RandomState", _NUMPY),
     (r"function `Random\.(\w+)`", _PYTHONS_RANDOM),
+    (r"builtin `[^`]*Random\.(\w+?)\.?`", _PYTHONS_RANDOM),
     (r"random\.(\w+)\.__self__", _PYTHONS_RANDOM),
     (r"calling .item\(\) on a Tensor", _NUMBERS),
     (r"expected \(<class 'numpy.integer'>", _NUMBERS),
