@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.graphs import traced
-from torch import Tensor
+from torch import Tensor, fx
 from torch.nn import functional as F
 
 from fl_lightning.executors.compiler.rows import Rows
@@ -18,9 +17,19 @@ SAMPLES = 4
 Operation = Callable[[Any, Any], Any]
 
 
+class Examples(fx.Interpreter):
+    """Keeps each node's value as its example, as Dynamo does."""
+
+    def run_node(self, n: fx.Node) -> Any:
+        n.meta["example_value"] = super().run_node(n)
+        return n.meta["example_value"]
+
+
 def treats_samples_alone(operation: Operation) -> bool:
     """Return whether all operations of a function are known to treat samples by themselves."""
-    _, weight, *others = traced(operation, torch.randn(SAMPLES, 3), torch.randn(3, 3)).graph.nodes
+    traced = fx.symbolic_trace(operation)
+    Examples(traced).run(torch.randn(SAMPLES, 3), torch.randn(3, 3))
+    _, weight, *others = traced.graph.nodes
     rows = Rows(SAMPLES, lambda node: node is not weight, None)
     tensors = [node for node in others if node.op != "output" and isinstance(node.meta["example_value"], Tensor)]
     return all(rows.makes_rows(node) or rows.treats_alone(node) for node in tensors)

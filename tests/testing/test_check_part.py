@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import re
+import signal
 from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from helpers.examples import example
-from torch import Tensor
+from torch import Tensor, nn
 
-from fl_lightning import FedProx, parts
+from fl_lightning import Federated, FedProx, parts
 from fl_lightning.testing import PartCheckError, check_part
+from fl_lightning.testing.check_part import PartChecks
+from fl_lightning.testing.fits import BodyAndHead, different, distance, six_clients
+from fl_lightning.testing.processes import on_ranks, on_two_processes
 
 CHECKS = ["trains", "assigns", "draws", "fits again", "resumes", "rolls back", "reduces", "stack", "two processes"]
 
@@ -21,8 +29,13 @@ def test_a_part_that_keeps_the_contract_passes_all_checks() -> None:
     report = check_part(parts.Proximal(0.1), neutral=parts.Proximal(0.0))
     assert [check.name for check in report.checks] == CHECKS
     assert all(check.was_made for check in report.checks)
-    assert report.checks[0].meaning.startswith("3 rounds end ")
-    assert "Proximal(mu=0.1): all 9 checks held" in repr(report)
+    head, *lines = repr(report).splitlines()
+    assert re.fullmatch(r"Proximal\(mu=0\.1\): all 9 checks held, in \d+\.\d s", head)
+    assert [line[:26] for line in lines] == [f"  {name:<14}held      " for name in CHECKS]
+    assert [line[26:] for line in lines] == [check.meaning for check in report.checks]
+    assert lines[0].endswith("3 rounds end with finite numbers, and the model has moved")
+    assert lines[6].endswith("the neutral setting trains as Federated(clients_per_round=4)")
+    assert [*re.findall(r"<td>(.*?)</td>", report._repr_html_())][:3] == ["trains", "held", report.checks[0].meaning]
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -99,32 +112,92 @@ class WrongLength(parts.ServerOptimizer):
         return aggregate[:3]
 
 
+APART = r"ends otherwise: weights are up to \d\.\d+ apart"
+
+
 @pytest.mark.parametrize(
-    ("part", "check"),
+    ("part", "check", "shown"),
     [
-        (CountsForEver(), "fits again"),
-        (DeclaresNothing(), "resumes"),
-        (WritesToItsVelocity(), "assigns"),
-        (DrawsGlobally(), "draws"),
-        pytest.param(CountsOnEachProcess(), "two processes", marks=pytest.mark.long),
-        pytest.param(HandsOn(), "stack", marks=pytest.mark.long),
-        (Stays(), "trains"),
-        (WrongLength(), "trains"),
+        (CountsForEver(), "fits again", f"a second fit of the same object {APART}.*add_state"),
+        (DeclaresNothing(), "resumes", "from its checkpoint ends otherwise: callbacks/.* more differ.*add_state"),
+        (WritesToItsVelocity(), "assigns", "WritesToItsVelocity.held: "),
+        (DrawsGlobally(), "draws", f"another fit with the same seed.* {APART}.*self.generator"),
+        pytest.param(CountsOnEachProcess(), "two processes", f"on two processes {APART}", marks=pytest.mark.long),
+        pytest.param(HandsOn(), "stack", f"vectorized.* {APART}.*stacks = True", marks=pytest.mark.long),
+        (Stays(), "trains", "not moved in 3 rounds"),
+        (WrongLength(), "trains", "TypeError: .*WrongLength.step.*got torch.float64 of shape"),
     ],
-    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+    ids=lambda value: ("" if value not in CHECKS else value) if isinstance(value, str) else type(value).__name__,
 )
-def test_the_error_names_the_check_that_failed(part: parts.Part, check: str) -> None:
-    with pytest.raises(PartCheckError, match=f"`{check}` failed") as caught:
+def test_the_error_names_the_check_that_failed(part: parts.Part, check: str, shown: str) -> None:
+    with pytest.raises(PartCheckError, match=f"`{check}` failed: .*{shown}") as caught:
         check_part(part)
     assert caught.value.check == check
 
 
+def fails(error: Exception) -> Any:
+    def run(*given: Any) -> Any:
+        raise error
+
+    return run
+
+
+STATE = {"w": torch.zeros(2)}
+OTHER = {"w": torch.ones(2)}
+
+
+@pytest.mark.parametrize(
+    ("run", "shown"),
+    [
+        (fails(TimeoutError("within 120 s")), "within 120 s .*on_round_end"),
+        (fails(RuntimeError("rank 1: odd")), "a process failed. .*on_round_end.*\nrank 1: odd"),
+        (lambda *given: ((STATE, [4, 8]), (OTHER, [4, 8])), "different models. .*on_round_end"),
+        (lambda *given: ((OTHER, [4, 8]), (OTHER, [4, 8])), "a fit on two processes .* up to 1 apart. .*on_round_end"),
+        (lambda *given: ((STATE, [4, 8]), (STATE, [4, 7])), r"\[4, 8\] and \[4, 7\] .* \[4, 8\]. .*on_round_end"),
+        (lambda *given: ((STATE, [5, 8]), (STATE, [5, 8])), r"one process \[4, 8\]"),
+    ],
+)
+def test_what_differs_on_two_processes_is_told(run: Any, shown: str, monkeypatch: Any, tmp_path: Path) -> None:
+    for name, function in (("on_two_processes", run), ("_counts", lambda trainer: [4, 8])):
+        monkeypatch.setitem(PartChecks.two_processes.__globals__, name, function)
+    checks = PartChecks(Federated, nn.Identity, six_clients, 3, tmp_path)  # type: ignore[arg-type]
+    checks.whole = SimpleNamespace(rounds=[STATE]), None  # type: ignore[assignment]
+    with pytest.raises(PartCheckError, match=f"(?s)`two processes` failed: .*{shown}"):
+        checks.two_processes()
+
+
+def test_what_cannot_be_broken_off_is_not_checked(tmp_path: Path) -> None:
+    checks = PartChecks(lambda: Federated(1, executor="sequential"), BodyAndHead, six_clients, 2, tmp_path)
+    made = [check.was_made for check in (checks.trains(), checks.resumes(), checks.rolls_back())]
+    assert made == [True, False, False]
+
+
+def test_states_are_compared_by_all_their_values() -> None:
+    one = {"a": torch.tensor([1.0, 5.0]), "b": torch.tensor([2])}
+    assert distance(one, {"a": torch.tensor([2.0, 3.0]), "b": torch.tensor([2])}) == 2.0
+    assert distance(one, {**one, "b": torch.tensor([5])}) == 3.0
+    assert distance(one, {**one, "a": torch.tensor([1.0, torch.nan])}) == float("inf")
+    assert different({"x": 1, "y": 2, "z": 3}, {"x": 1, "y": 3, "w": 4}) == ["w", "y", "z"]
+
+
+def test_processes_that_fail_or_hang_are_told(tmp_path: Path) -> None:
+    assert on_ranks(lambda rank: os._exit(3 + rank), 2) == [3, 4]
+    with pytest.raises(TimeoutError, match=r"within 0\.1 s"):
+        on_ranks(lambda rank: signal.pause() if rank else None, 2, 0.1)
+    with pytest.raises(RuntimeError, match=r"(?s)odd.*odd"):
+        on_two_processes(fails(ValueError("odd")), tmp_path)
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["rank-0.txt", "rank-1.txt"]
+
+
 def test_a_neutral_setting_must_be_neutral() -> None:
-    with pytest.raises(PartCheckError, match="reduces"):
+    with pytest.raises(PartCheckError, match=r"`reduces` failed: `neutral` ends \d\.\d+e-05 from Federated\("):
         check_part(FedProx(0.1, 4), neutral=FedProx(0.01, 4))
 
 
-@pytest.mark.parametrize("given", [parts.Proximal, "FedAvg", None])
-def test_what_is_no_part_is_refused(given: Any) -> None:
-    with pytest.raises(TypeError, match="`part`"):
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [(parts.Proximal, r"class Proximal: call it, Proximal\("), ("FedAvg", "ServerOptimizer, Executor, got 'FedAvg'")],
+)
+def test_what_is_no_part_is_refused(given: Any, shown: str) -> None:
+    with pytest.raises(TypeError, match=f"`part` must .*{shown}"):
         check_part(given)

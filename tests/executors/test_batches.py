@@ -1,0 +1,70 @@
+"""Batches in containers of all kinds are stacked, taken apart and copied as they are."""
+
+from __future__ import annotations
+
+import re
+from collections import namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning.executors.stack.batches import by_shape, copied, stack_batches
+
+
+@dataclass(frozen=True)
+class Sample:
+    x: Tensor
+    kind: str = "a"
+
+
+Pair = namedtuple("Pair", "x y")
+
+
+def batch_of(value: float) -> Any:
+    x = torch.full((4, 2), value)
+    return {"pair": Pair(x, [2 * x.T, "text"]), "sample": Sample(3 * x), "none": None, "number": 7}
+
+
+def test_batches_in_containers_are_stacked_and_taken_apart() -> None:
+    stacked = stack_batches([batch_of(1.0), batch_of(2.0), batch_of(3.0)])
+    # The transposed tensor keeps its strides.
+    assert [tuple(own.shape) for own in stacked.tensors] == [(3, 4, 2), (3, 2, 4), (3, 4, 2)]
+    assert (stacked.tensors[1].stride(), stacked.size()) == ((8, 1, 2), 4)
+    again = stacked.rebuild([own[1] for own in stacked.tensors])
+    assert str(again) == str(batch_of(2.0))
+    assert [own[:, 0, 0].tolist() for own in stacked.of([0, 2]).tensors] == [[1, 3], [2, 6], [3, 9]]
+    assert stacked.of([1, 2]).form() == stacked.form() != stack_batches([{**batch_of(1.0), "number": 8}]).form()
+
+
+def test_batches_of_one_shape_are_grouped() -> None:
+    x = torch.zeros(4, 2)
+    batches = [[x], [x[:2]], [x], {"x": x}, {"y": x}, [x.T.contiguous().T], [x.double()], {"x": x, "n": 1}, (x,)]
+    assert [rows for rows, _ in by_shape(enumerate(batches))] == [[0, 2], [1], [3], [4], [5], [6], [7], [8]]
+
+
+class Named(dict[str, Any]):
+    def __init__(self, *held: Any) -> None:
+        super().__init__(*held)
+        self.order = object()
+
+
+@pytest.mark.parametrize(
+    ("part", "cause"),
+    [(Named(), "Named with attributes (order)"), (torch.zeros(2).requires_grad_(), "require gradients")],
+)
+def test_batches_with_something_of_their_own_are_not_stacked(part: Any, cause: str) -> None:
+    for batch in ([part], {"x": (part, 1)}, Sample(part)):
+        with pytest.raises(CannotVectorize, match=re.escape(cause)):
+            stack_batches([batch, batch])
+
+
+def test_copies_of_batches_have_memory_of_their_own() -> None:
+    x = torch.arange(12.0).view(4, 3)
+    for own in (x, x[:, :2], x[:1].expand(4, 3), x.T):
+        [copy] = copied([own])
+        assert torch.equal(copy, own) and copy.stride() == own.stride()
+        assert copy.untyped_storage().data_ptr() != own.untyped_storage().data_ptr()
