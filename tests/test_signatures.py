@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from pathlib import Path
-from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from fl_lightning import AggregationCallback, FedAdam, FedAvg, FedYogi
 from fl_lightning.datamodules import CIFAR10DataModule, FedProxSyntheticDataModule
 from fl_lightning.partitioners import DirichletPartitioner
 from fl_lightning.parts import Adaptive, Asynchronous, Clip, Krum, TopK, VirtualClock
-from fl_lightning.signatures import ShowsArguments, represent
 from fl_lightning.words import short_repr
 
 
@@ -66,22 +64,6 @@ def test_config_files_know_the_types_of_arguments_and_take_a_clock_of_a_user() -
     clock = {"class_path": f"{__name__}.SlowClock", "init_args": {"speeds": [1, 2]}}
     found = parser.parse_object({"method": {"class_path": "fl_lightning.FedBuff", "init_args": {"clock": clock}}})
     assert isinstance(parser.instantiate(found).method.clock, SlowClock)
-
-
-class Shown(ShowsArguments):
-    shown_always = ("seed",)
-    stored_as: ClassVar = {"rate": "_rate"}
-
-    def __init__(self, *names: str, seed: int = 0, on: bool = True, rate: float = 1.0, rows: Any = None) -> None:
-        self.names, self.seed, self.on, self._rate, self.rows = names, seed, on, rate, rows
-
-
-def test_an_object_shows_its_arguments() -> None:
-    assert repr(Shown()) == "Shown(seed=0)"
-    assert repr(Shown("a", "b", on=1, rate=2.0)) == "Shown('a', 'b', seed=0, on=1, rate=2.0)"  # type: ignore[arg-type]
-    rows = Shown(rows=np.zeros(2))
-    rows.rate = 3.0  # type: ignore[attr-defined]
-    assert represent(rows, "3 clients", leave_out=["seed"]) == "Shown(3 clients, rows=<ndarray of shape (2,)>)"
 
 
 def test_texts_show_what_differs_from_defaults() -> None:

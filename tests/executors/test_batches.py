@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning._lightning.errors import CannotVectorize
-from fl_lightning.executors.stack.batches import by_shape, copied, stack_batches
+from fl_lightning.executors.stack.batches import copied, stack_batches
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,8 @@ def test_batches_in_containers_are_stacked_and_taken_apart() -> None:
     again = stacked.rebuild([own[1] for own in stacked.tensors])
     assert str(again) == str(batch_of(2.0))
     assert [own[:, 0, 0].tolist() for own in stacked.of([0, 2]).tensors] == [[1, 3], [2, 6], [3, 9]]
+    assert stack_batches([[torch.zeros(3)], [torch.ones(3)]]).size() == 3
     assert stacked.of([1, 2]).form() == stacked.form() != stack_batches([{**batch_of(1.0), "number": 8}]).form()
-
-
-def test_batches_of_one_shape_are_grouped() -> None:
-    x = torch.zeros(4, 2)
-    batches = [[x], [x[:2]], [x], {"x": x}, {"y": x}, [x.T.contiguous().T], [x.double()], {"x": x, "n": 1}, (x,)]
-    assert [rows for rows, _ in by_shape(enumerate(batches))] == [[0, 2], [1], [3], [4], [5], [6], [7], [8]]
 
 
 class Named(dict[str, Any]):
@@ -57,7 +52,7 @@ class Named(dict[str, Any]):
     [(Named(), "Named with attributes (order)"), (torch.zeros(2).requires_grad_(), "require gradients")],
 )
 def test_batches_with_something_of_their_own_are_not_stacked(part: Any, cause: str) -> None:
-    for batch in ([part], {"x": (part, 1)}, Sample(part)):
+    for batch in ([part], {"y": 1, "x": (1, part)}, Sample(part)):
         with pytest.raises(CannotVectorize, match=re.escape(cause)):
             stack_batches([batch, batch])
 

@@ -60,8 +60,12 @@ class LogsSometimes(Hooked):
 
 
 class KeepsNorms(Hooked):
+    """Keeps norms, relative to a number that all clients share."""
+
+    unit = torch.tensor(2.0)
+
     def on_after_backward(self) -> None:
-        self.kept.append(self.layers[0].weight.grad.norm())
+        self.kept.append(self.layers[0].weight.grad.norm() / self.unit)
 
 
 class ClampsAndAddsNoise(Hooked):
@@ -147,6 +151,15 @@ class LooksForInfinities(Hooked):
             self.zero_grad()
 
 
+class WritesToAShared(Hooked):
+    def on_train_start(self) -> None:
+        self.unit = torch.ones(5, 6)
+
+    def on_after_backward(self) -> None:
+        self.unit.mul_(0.9)
+        self.layers[0].weight.grad.mul_(self.unit)
+
+
 class TrainsItsHead(LogsTheNorm):
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.layers[2].parameters(), lr=0.1)
@@ -156,6 +169,7 @@ class TrainsItsHead(LogsTheNorm):
     ("kind", "cause"),
     [
         (Replaces, "`on_after_backward` changes `self.layers.0.bias`, `self.layers.0.weight`, `self.layers.2.bias`, "),
+        (WritesToAShared, "a hook writes to a tensor of which there is one"),
         (LooksForInfinities, "Python decides by a tensor's value"),
         (TrainsItsHead, "TrainsItsHead overrides `on_before_optimizer_step`, "),
     ],

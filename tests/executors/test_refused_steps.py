@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -15,14 +16,17 @@ import torch
 from helpers.stacked import Module, clients_of, linear
 from helpers.toys import quiet_trainer
 from lightning.pytorch import Trainer
-from torch import Tensor
+from torch import Tensor, fx
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
 from fl_lightning import ClientDatasetsModule, FedAvg, TensorDataModule, parts
+from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning.executors import VectorizedExecutor
+from fl_lightning.executors.compiler.notes import logged
+from fl_lightning.executors.compiler.reader import Reader
 
 
 class Scaled(MeanMetric):
@@ -251,6 +255,27 @@ def test_what_mixes_samples_and_is_nothing_at_first_is_right_later(term: Any) ->
         return found
 
     assert ends(lambda: Extra(of_module)) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        ({"reduce_fx": ""}, "'loss', ...)` has a user-defined `reduce_fx`"),
+        ({"enable_graph": True}, "'loss', ...)` has a user-defined `reduce_fx`"),
+        ({"on_epoch": "a number that changes"}, "'loss', ...)` has another `on_epoch` from step to step"),
+        ({}, "'loss', ...)` is given a tensor of several values"),
+    ],
+)
+def test_what_a_stack_cannot_log_is_named(options: Any, cause: str) -> None:
+    graph = fx.Graph()
+    graph.placeholder("x").meta["example_value"] = torch.ones(2)
+    [x] = graph.nodes
+    graph.call_function(
+        logged, ("loss", x, {key: x if key == "on_epoch" else own for key, own in options.items()}, False)
+    )
+    graph.output((x,))
+    with pytest.raises(CannotVectorize, match=re.escape(cause)):
+        Reader(graph, [], 0, {}, "training_step")
 
 
 class Positional(Module):

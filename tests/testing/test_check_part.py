@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -135,13 +136,6 @@ def test_the_error_names_the_check_that_failed(part: parts.Part, check: str, sho
     assert caught.value.check == check
 
 
-def fails(error: Exception) -> Any:
-    def run(*given: Any) -> Any:
-        raise error
-
-    return run
-
-
 STATE = {"w": torch.zeros(2)}
 OTHER = {"w": torch.ones(2)}
 
@@ -149,8 +143,8 @@ OTHER = {"w": torch.ones(2)}
 @pytest.mark.parametrize(
     ("run", "shown"),
     [
-        (fails(TimeoutError("within 120 s")), "within 120 s .*on_round_end"),
-        (fails(RuntimeError("rank 1: odd")), "a process failed. .*on_round_end.*\nrank 1: odd"),
+        (Mock(side_effect=TimeoutError("within 120 s")), "within 120 s .*on_round_end"),
+        (Mock(side_effect=RuntimeError("rank 1: odd")), "a process failed. .*on_round_end.*\nrank 1: odd"),
         (lambda *given: ((STATE, [4, 8]), (OTHER, [4, 8])), "different models. .*on_round_end"),
         (lambda *given: ((OTHER, [4, 8]), (OTHER, [4, 8])), "a fit on two processes .* up to 1 apart. .*on_round_end"),
         (lambda *given: ((STATE, [4, 8]), (STATE, [4, 7])), r"\[4, 8\] and \[4, 7\] .* \[4, 8\]. .*on_round_end"),
@@ -185,7 +179,7 @@ def test_processes_that_fail_or_hang_are_told(tmp_path: Path) -> None:
     with pytest.raises(TimeoutError, match=r"within 0\.1 s"):
         on_ranks(lambda rank: signal.pause() if rank else None, 2, 0.1)
     with pytest.raises(RuntimeError, match=r"(?s)odd.*odd"):
-        on_two_processes(fails(ValueError("odd")), tmp_path)
+        on_two_processes(Mock(side_effect=ValueError("odd")), tmp_path)
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["rank-0.txt", "rank-1.txt"]
 
 
