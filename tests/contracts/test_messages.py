@@ -206,7 +206,7 @@ ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
         ["must stay 2", "2 rounds", "got 3"],
     ),
     "a sampler": (lambda _: Fixed([0], 1).with_clients_per_round(3), ["Fixed"]),
-    "an aggregate": (lambda _: train(fl.FedAvg(aggregation=Short())), ["`Short.", "shape (1,)", "shape (2,)"]),
+    "an aggregate": (lambda _: train(fl.FedAvg(aggregation=Short())), ["`Short.merge`", "(1,) on cpu", "of shape (2"]),
     "two models at once": (lambda _: train(fl.FedAsync(history=3, exchange=parts.TopK(0.5))), ["`history`", "TopK("]),
     "a name": (
         lambda _: make({"class_path": "fl_lightning.fedavg"}, "callback", fl.FedAvg),

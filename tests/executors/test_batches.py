@@ -1,4 +1,4 @@
-"""Batches in containers of all kinds are stacked, taken apart and copied as they are."""
+"""Batches in containers of all kinds are stacked and taken apart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fl_lightning._lightning.errors import CannotVectorize
-from fl_lightning.executors.stack.batches import copied, stack_batches
+from fl_lightning.executors.stack.batches import stack_batches
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,3 @@ def test_batches_with_something_of_their_own_are_not_stacked(part: Any, cause: s
     for batch in ([part], {"y": 1, "x": (1, part)}, Sample(part)):
         with pytest.raises(CannotVectorize, match=re.escape(cause)):
             stack_batches([batch, batch])
-
-
-def test_copies_of_batches_have_memory_of_their_own() -> None:
-    x = torch.arange(12.0).view(4, 3)
-    for own in (x, x[:, :2], x[:1].expand(4, 3), x.T):
-        [copy] = copied([own])
-        assert torch.equal(copy, own) and copy.stride() == own.stride()
-        assert copy.untyped_storage().data_ptr() != own.untyped_storage().data_ptr()

@@ -12,9 +12,9 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from helpers.toys import quiet_trainer
-from torch import Tensor, nn
+from torch import nn
 from torch.utils import _pytree as pytree
-from torchmetrics import CatMetric, MeanMetric
+from torchmetrics import MeanMetric
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.stacks.recording import Keeper, Listener, LogCall, Logged, MetricCall, TensorPlace
@@ -27,13 +27,6 @@ from fl_lightning.executors.stack.batches import StackedBatch
 from fl_lightning.executors.stack.randomness import ClientGenerators
 
 
-class Values(CatMetric):
-    """Keeps each value by itself."""
-
-    def update(self, value: Tensor) -> None:
-        self.value += list(value)  # type: ignore[operator]
-
-
 class Model(pl.LightningModule):
     """Has the loss ``w x``, and keeps the mean of x in a buffer."""
 
@@ -42,7 +35,6 @@ class Model(pl.LightningModule):
         self.w = nn.Parameter(torch.tensor([1.0, 2.0]))
         self.register_buffer("mean", torch.zeros(1))
         self.average = MeanMetric()
-        self.values = Values()
         self.kept: list[Any] = []
         self.count = 0
 
@@ -65,25 +57,22 @@ def compare(change: Callable[[Any, dict[str, Any]], Any]) -> None:
     usual = builtins.print
     with without_trace(module, Listeners(module, quiet_trainer(), [])) as traces:
         module.log("loss", torch.tensor(2.0))
-        module.log("number", 4)
         module.kept.append({"scores": torch.tensor([1.0, 2.0]), "name": "a"})
         module.average.update(3.0)
-        module.values.update(torch.ones(2))
         print("batch 1: 2.01", 5.0)
         notes: dict[str, Any] = {
-            "names": ["loss", "number"],
-            "keep": call(Keeper(module, "kept"), "append", {"scores": TensorPlace(2), "name": "a"}),
+            "names": ["loss"],
+            "keep": call(Keeper(module, "kept"), "append", {"scores": TensorPlace(1), "name": "a"}),
             "update": call(module.average, "update", 3.0),
-            "collect": call(module.values, "update", TensorPlace(3)),
             "tell": call(Listener(builtins), "tell", "print", "batch 1: 2.02", 5.0),
-            "tensors": [torch.tensor(2.0), torch.tensor(4.0), torch.tensor([1.0, 2.0]), torch.ones(2)],
+            "tensors": [torch.tensor(2.0), torch.tensor([1.0, 2.0])],
         }
         change(module, notes)
         calls = [LogCall("training_step", name, {}, place) for place, name in enumerate(notes["names"])]
-        metric_calls = [notes[name] for name in ("keep", "update", "collect", "tell") if name in notes]
+        metric_calls = [notes[name] for name in ("keep", "update", "tell") if name in notes]
         traces.compare(Logged(calls, metric_calls), notes["tensors"], 1e-6)
     assert (module.kept, module.count, builtins.print, "log" in vars(module)) == ([], 0, usual, False)
-    assert (float(module.average.weight), module.values.value) == (0.0, [])
+    assert float(module.average.weight) == 0.0
 
 
 def tensor(place: int, value: Any) -> Callable[[Any, dict[str, Any]], Any]:
@@ -96,20 +85,17 @@ def leaf(name: str, value: Any) -> Callable[[Any, dict[str, Any]], Any]:
 
 
 TRACES: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
-    "logs other names": lambda m, notes: notes.update(names=["loss", "other"]),
+    "logs other names": lambda m, notes: notes.update(names=["other"]),
     "as 'loss' is 2 alone and 3 in": tensor(0, 3.0),
-    "as 'number' is 4 alone and 4.5 in": tensor(1, 4.5),
     "as 'loss' has 1 values alone and 2 in": tensor(0, [2.0, 2.0]),
     "as 'loss' is of another type": tensor(0, torch.tensor(2.0).double()),
     "changes `self.count`, ": lambda m, notes: setattr(m, "count", 1),
     "changes `self.kept`, ": lambda m, notes: notes.pop("keep"),
-    "what `self.kept` holds is 2 alone and 4 in": tensor(2, [1.0, 4.0]),
-    "what `self.kept` holds is of another form": tensor(2, [1.0, 2.0, 3.0]),
+    "what `self.kept` holds is 2 alone and 4 in": tensor(1, [1.0, 4.0]),
+    "what `self.kept` holds is of another form": tensor(1, [1.0, 2.0, 3.0]),
     "what `self.kept` holds differs": lambda m, notes: notes["keep"].leaves.__setitem__(1, "b"),
     "object (MeanMetric) holds is 3 alone and 8 in": leaf("update", 8.0),
     "sets attributes of a metric object (MeanMetric)": lambda m, notes: setattr(m.average, "extra", 1),
-    "a metric object (Values) is given something else": tensor(3, torch.ones(3)),
-    "object (Values) holds is 1 alone and 7 in": tensor(3, [1.0, 7.0]),
     "prints, or tells loggers, something else": lambda m, notes: notes.pop("tell"),
     "what `print` is given is 5 alone and 6 in": leaf("tell", 6.0),
     "what `print` is given differs": leaf("tell", "round 1: 2.02"),

@@ -40,12 +40,9 @@ RNN = [normal(*own, seed=4) for own in ((4, 3), (4, 4), (4, 3), (4, 4))]
 
 OPERATIONS: dict[str, tuple[Any, ...]] = {
     "embedding": (lambda i, w: F.embedding(i, w, padding_idx=-1) * F.embedding(i, w, 0), CLASSES, normal(3, 2)),
-    "embedding of a table": (lambda i, w: torch.embedding(w, i, 0) + torch.embedding(w, i), CLASSES, normal(3, 2)),
-    "cross entropy of each": (lambda x, y: F.cross_entropy(x, y, ignore_index=0, reduction="none"), SCORES, CLASSES),
     "cross entropy of one sample": (lambda x, y: F.cross_entropy(x, y, **SMOOTHED), normal(3), CLASSES[:, 0]),
     "cross entropy of places": (lambda x, y: F.cross_entropy(x, y, ignore_index=1, **SMOOTHED), *PLACES),
     "Gaussian": (lambda x, y, v: F.gaussian_nll_loss(x, y, v**2, True, 0.5, "sum"), *GAUSSIAN, normal(5, 2, seed=2)),
-    "normalized": (lambda x: F.normalize(x.detach(), 3.0, 0, 3.0, out=torch.zeros_like(x)), SCORES),
     "LSTM cell": (lambda x, h, c, v, w, a, b: torch.lstm_cell(x, (h, c), v, w, a, b), *CELL),
     "GRU": (lambda x, h, *w: torch.gru(x, h, w, True, 2, 0.0, True, False, False), *LAYERS, *GRU),
     "RNN": (lambda x, h, *w: torch.rnn_tanh(x, h, w, False, 1, 0.0, True, True, False), *LAYERS, *RNN),

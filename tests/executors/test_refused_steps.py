@@ -261,7 +261,6 @@ def test_what_mixes_samples_and_is_nothing_at_first_is_right_later(term: Any) ->
     ("options", "cause"),
     [
         ({"reduce_fx": ""}, "'loss', ...)` has a user-defined `reduce_fx`"),
-        ({"enable_graph": True}, "'loss', ...)` has a user-defined `reduce_fx`"),
         ({"on_epoch": "a number that changes"}, "'loss', ...)` has another `on_epoch` from step to step"),
         ({}, "'loss', ...)` is given a tensor of several values"),
     ],

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fl_lightning import Federated, FedProx, parts
 from fl_lightning.testing import PartCheckError, check_part
 from fl_lightning.testing.check_part import PartChecks
-from fl_lightning.testing.fits import BodyAndHead, different, distance, six_clients
+from fl_lightning.testing.fits import BodyAndHead, six_clients
 from fl_lightning.testing.processes import on_ranks, on_two_processes
 
 CHECKS = ["trains", "assigns", "draws", "fits again", "resumes", "rolls back", "reduces", "stack", "two processes"]
@@ -164,14 +164,6 @@ def test_what_cannot_be_broken_off_is_not_checked(tmp_path: Path) -> None:
     checks = PartChecks(lambda: Federated(1, executor="sequential"), BodyAndHead, six_clients, 2, tmp_path)
     made = [check.was_made for check in (checks.trains(), checks.resumes(), checks.rolls_back())]
     assert made == [True, False, False]
-
-
-def test_states_are_compared_by_all_their_values() -> None:
-    one = {"a": torch.tensor([1.0, 5.0]), "b": torch.tensor([2])}
-    assert distance(one, {"a": torch.tensor([2.0, 3.0]), "b": torch.tensor([2])}) == 2.0
-    assert distance(one, {**one, "b": torch.tensor([5])}) == 3.0
-    assert distance(one, {**one, "a": torch.tensor([1.0, torch.nan])}) == float("inf")
-    assert different({"x": 1, "y": 2, "z": 3}, {"x": 1, "y": 3, "w": 4}) == ["w", "y", "z"]
 
 
 def test_processes_that_fail_or_hang_are_told(tmp_path: Path) -> None:

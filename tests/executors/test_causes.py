@@ -1,0 +1,73 @@
+"""Why clients are not stacked is said with the names of what is in the way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torchmetrics import MeanMetric
+
+from fl_lightning import parts
+from fl_lightning._lightning.errors import CannotVectorize
+from fl_lightning._lightning.stacks.recording import Logged, MetricCall
+from fl_lightning.executors.compiler.check import _check_metrics_draw_nothing
+from fl_lightning.executors.stack.corrections import StackedCorrections
+from fl_lightning.executors.stack.optimizer import StackedOptimizer
+from fl_lightning.executors.stack.randomness import nothing_drawn
+from fl_lightning.executors.vectorized import check_parts
+
+CPU = torch.device("cpu")
+
+
+class HandsOn(parts.Exchange):
+    def download(self, task: parts.Task, model: Tensor) -> Tensor:
+        return model
+
+    upload = parts.Exchange.upload
+
+
+class Squares(parts.Term):
+    def add(self, *given: Any) -> None:
+        pass
+
+
+class Mean(MeanMetric):
+    pass
+
+
+def during(device: torch.device, act: Callable[[], Any]) -> None:
+    with nothing_drawn(device):
+        act()
+
+
+def with_decays(kind: Any) -> Any:
+    layer = nn.Linear(1, 1)
+    return StackedOptimizer(kind(layer.parameters()), [*layer.parameters()]).add_weight_decay([0.1, 0.2])
+
+
+def of_metric() -> Any:
+    call = MetricCall(Mean(), "update", [], None, "training_step")
+    return _check_metrics_draw_nothing(SimpleNamespace(logged=Logged(metric_calls=[call])))  # type: ignore[arg-type]
+
+
+CAUSES: dict[str, Callable[[], Any]] = {
+    "HandsOn works when a client starts": lambda: check_parts(SimpleNamespace(parts={"exchange": HandsOn()})),
+    "`Squares.add` may keep": lambda: StackedCorrections([Squares()], [], None, []),
+    "AdamW takes one weight decay": lambda: with_decays(torch.optim.AdamW),
+    "weight decay, got Rprop": lambda: with_decays(torch.optim.Rprop),
+    "draws from torch's generator": lambda: during(CPU, lambda: torch.rand(1)),
+    "draws from numpy's or Python's generator": lambda: during(CPU, np.random.rand),
+    "the metric object Mean might": of_metric,
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_causes_name_what_is_in_the_way(cause: str) -> None:
+    with pytest.raises((CannotVectorize, ValueError), match=re.escape(cause)):
+        CAUSES[cause]()
