@@ -17,12 +17,11 @@ from fl_lightning import parts
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.stacks.recording import Logged, MetricCall
 from fl_lightning.executors.compiler.check import _check_metrics_draw_nothing
+from fl_lightning.executors.compiler.unmapped import _OF_EVERYTHING
 from fl_lightning.executors.stack.corrections import StackedCorrections
 from fl_lightning.executors.stack.optimizer import StackedOptimizer
 from fl_lightning.executors.stack.randomness import nothing_drawn
 from fl_lightning.executors.vectorized import check_parts
-
-CPU = torch.device("cpu")
 
 
 class HandsOn(parts.Exchange):
@@ -41,8 +40,8 @@ class Mean(MeanMetric):
     pass
 
 
-def during(device: torch.device, act: Callable[[], Any]) -> None:
-    with nothing_drawn(device):
+def during(act: Callable[[], Any]) -> None:
+    with nothing_drawn(torch.device("cpu")):
         act()
 
 
@@ -61,9 +60,10 @@ CAUSES: dict[str, Callable[[], Any]] = {
     "`Squares.add` may keep": lambda: StackedCorrections([Squares()], [], None, []),
     "AdamW takes one weight decay": lambda: with_decays(torch.optim.AdamW),
     "weight decay, got Rprop": lambda: with_decays(torch.optim.Rprop),
-    "draws from torch's generator": lambda: during(CPU, lambda: torch.rand(1)),
-    "draws from numpy's or Python's generator": lambda: during(CPU, np.random.rand),
+    "draws from torch's generator": lambda: during(lambda: torch.rand(1)),
+    "draws from numpy's or Python's generator": lambda: during(np.random.rand),
     "the metric object Mean might": of_metric,
+    "gradient of `median` of a": lambda: _OF_EVERYTHING[torch.median](torch.ones(2, requires_grad=True)),
 }
 
 

@@ -48,7 +48,7 @@ OPERATIONS: dict[str, tuple[Any, ...]] = {
     "RNN": (lambda x, h, *w: torch.rnn_tanh(x, h, w, False, 1, 0.0, True, True, False), *LAYERS, *RNN),
     "added by a factor": (lambda x, f: torch.add(x, (x * 1).sub_(x.cos(), alpha=3), alpha=f.item()), SCORES, normal()),
     "numbers": (lambda x: x * torch.sym_float(x[0, 0].item()) + torch.sym_int(10 * x[0, 1].item()), SCORES),
-    "two numbers": (lambda x, i: x * torch.sym_max(x[0, 0].item(), 2) + torch.sym_min(i[0].item(), 1), SCORES, CLASSES),
+    "pairs": (lambda x, i: (x * torch.sym_max(x[0, 0].item(), 2), i * torch.sym_min(i[0].item(), 1)), SCORES, CLASSES),
 }
 
 

@@ -126,8 +126,8 @@ LONG = pytest.mark.long
     "loss",
     [
         *(of_hard_ones, focal, of_known_ones, with_roots_of_positive_ones, with_shares, of_pairs),
+        with_numbers_in_place,
         pytest.param(of_chosen_by_squares, marks=LONG),
-        pytest.param(with_numbers_in_place, marks=LONG),
     ],
 )
 def test_selections_are_stacked(loss: Any) -> None:
