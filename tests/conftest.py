@@ -4,8 +4,10 @@ import functools
 import gc
 import logging
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,6 +31,21 @@ os.fsync = lambda handle: None
 for logger in logging.root.manager.loggerDict.values():
     if isinstance(logger, logging.Logger) and logger.name.startswith("torch.") and not logger.propagate:
         logger.addHandler = lambda handler: None  # type: ignore[method-assign]
+
+
+matches = pytest.RaisesExc.matches
+#: ``None`` in a message that is no setting in a part's words (``lr=None``), no choice and no argument of the test.
+NO_VALUE = re.compile(r"(?<![=\w'])(?<!or )(?<!\), got )None\b(?! of \[)|`(?!weights)\w+=None`")
+
+
+def is_expected(expected: Any, error: BaseException | None) -> bool:
+    """Return whether an error is the expected one; no message shows ``None`` in the place of a value."""
+    found = matches(expected, error)
+    assert not found or not NO_VALUE.search(str(error)), error
+    return found
+
+
+pytest.RaisesExc.matches = is_expected  # type: ignore[method-assign,assignment]
 
 
 def pytest_collection_finish() -> None:
