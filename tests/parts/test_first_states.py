@@ -1,0 +1,208 @@
+"""What parts keep from round to round, by name and with its first value, and whose vector a client gets."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fl_lightning import parts
+from fl_lightning.parts.client_vectors import ClientVectors
+from fl_lightning.parts.messages import OptimizerState
+
+#: A weight and a bias, and a buffer.
+LAYOUT = parts.Layout(
+    ("head.weight", "head.bias", "count"), (torch.Size([1, 2]), torch.Size([1]), torch.Size([1])), 2, (32, 32, 32)
+)
+MODEL = [1.0, 2.0, 3.0, 4.0]
+NAN = math.nan
+#: 4, 2 and 1 units for a task.
+CLOCK = parts.VirtualClock([1, 2, 4], work=4)
+DYNAMIC, MIME, MESSAGES = parts.DynamicRegularizer(0.5), parts.SharedMomentum(), parts.StackMessages()
+ARRIVALS = {"uploads": 0, "broadcasts": 0, "results": {}, "buffer": [], "waiting": []}
+AT_WORK = {"now": 0, "num_sent": 0, "busy": 0, "alarm": -1, "flights": {}, "events": []}
+OORT = {"utilities": [NAN] * 3, "since": [1.0] * 3, "gained": []}
+STACKS: dict[str, Any] = {"sizes": [], "known": {}}
+#: Of vectors of clients: every client's first one, and the weight of client 2 in their mean, if there is one.
+THIRD = 0.333333
+ZEROS = ([0.0] * 3, THIRD)
+OWN = {"own": (MODEL, THIRD)}
+UNIFORM = {"aggregation": parts.WeightedMean("uniform")}
+#: The options of an algorithm, and what its parts keep, by class.
+STATES: list[tuple[dict[str, Any], dict[str, dict[str, Any]]]] = [
+    ({}, {}),
+    # who trains
+    ({"sampler": parts.ImportanceSampler(1)}, {"ImportanceSampler": {"scores": [NAN] * 3, "counts": [0.0] * 3}}),
+    (
+        {"sampler": parts.ImportanceSampler(1, initial="uniform")},
+        {"ImportanceSampler": {"scores": [1.0] * 3, "counts": [0.0] * 3}},
+    ),
+    ({"sampler": parts.ActiveSampler(1)}, {"ActiveSampler": {"valuations": [NAN] * 3}}),
+    ({"sampler": parts.Oort(1, CLOCK)}, {"Oort": {"longest": 2.0, **OORT}}),
+    ({"sampler": parts.Oort(1, CLOCK, pace=7.0)}, {"Oort": {"longest": 7.0, **OORT}}),
+    (
+        {"sampler": parts.TierSampler(1, CLOCK, num_tiers=2, credits=[3, 1])},
+        {"TierSampler": {"left": [3.0, 1.0], "weights": [1.0, 1.0], "losses": [math.inf] * 2, "tier": 0}},
+    ),
+    # when the server acts
+    (
+        {"schedule": parts.Redistribution(2)},
+        {"Redistribution": {"position": 0, "length": 2, "num_models": 0, "trainings": {}, "results": {}}},
+    ),
+    (
+        {"schedule": parts.Hierarchical([[0, 2], [1]], 2)},
+        {"Hierarchical": {"group_of": [0, 1, 0], "position": 0, "models": {}}},
+    ),
+    (
+        {"schedule": parts.Asynchronous(CLOCK)},
+        {"Asynchronous": ARRIVALS, "ClientsAtWork": {**AT_WORK, "outbox": [0, 1, 2], "idle": []}},
+    ),
+    (
+        {"schedule": parts.Asynchronous(CLOCK, concurrency=1)},
+        {"Asynchronous": ARRIVALS, "ClientsAtWork": {**AT_WORK, "outbox": [], "idle": [0, 1, 2]}},
+    ),
+    (
+        {"schedule": parts.SampledStaleness(2)},
+        {
+            "SampledStaleness": {**ARRIVALS, "models": {0: MODEL}},
+            "ClientsAtWork": {**AT_WORK, "outbox": [0, 1, 2], "idle": []},
+        },
+    ),
+    ({"schedule": parts.ClientAverage("all", "samples")}, {"ClientAverage": {"shown": None, "last": (MODEL, 0.5)}}),
+    ({"schedule": parts.ClientAverage("active")}, {"ClientAverage": {"shown": None}}),
+    ({"schedule": parts.ProximalModels()}, {"ProximalModels": OWN}),
+    ({"schedule": parts.FineTuning()}, {"FineTuning": {**OWN, "is_current": False}}),
+    ({"schedule": parts.AdaptiveStart()}, {"AdaptiveStart": {**OWN, "shares": ([1.0] * 3, THIRD)}}),
+    # what a client minimises
+    ({"objective": parts.ControlVariates()}, {"ControlVariates": {"variates": ([0.0] * 3, 0.5)}}),
+    ({"objective": parts.ControlVariates(), **UNIFORM}, {"ControlVariates": {"variates": ZEROS}}),
+    (
+        {"objective": DYNAMIC, "server_optimizer": parts.DynamicServer(DYNAMIC)},
+        {"DynamicRegularizer": {"duals": ZEROS, "units": [0.5, "size"]}},
+    ),
+    ({"objective": parts.ModelContrast()}, {"ModelContrast": {"former": (MODEL, THIRD)}}),
+    ({"objective": parts.Prototypes()}, {"Prototypes": {"means": None, "past": {}, "sent": {}}}),
+    ({"objective": parts.TwoHeads("head")}, {"TwoHeads": {"heads": ZEROS}}),
+    ({"objective": parts.MoreauEnvelope()}, {"MoreauEnvelope": OWN}),
+    ({"objective": parts.ModelMixture(alpha=0.25)}, {"ModelMixture": {**OWN, "alphas": ([0.25], THIRD)}}),
+    (
+        {"objective": MIME, "schedule": parts.GradientFirst(objective=MIME)},
+        {"SharedMomentum": {"momentum": [0.0] * 3}},
+    ),
+    # what travels
+    ({"exchange": parts.TopK(0.5)}, {"TopK": {"kept": ZEROS}}),
+    ({"exchange": parts.TopK(0.5, error_feedback=False)}, {}),
+    ({"exchange": parts.QSGD(4, link="down")}, {"QSGD": {"kept": (MODEL[:3], THIRD)}}),
+    ({"exchange": parts.PersonalParameters("head.bias")}, {"PersonalParameters": {"own": ([3.0], THIRD)}}),
+    ({"buffers": "local"}, {"BufferExchange": {"own": ([4.0], THIRD)}}),
+    ({"exchange": parts.StackMessages()}, {"StackMessages": STACKS}),
+    (
+        {"exchange": parts.DifferentialPrivacy(2.0, noise_multiplier=1.5, delta=0.01), **UNIFORM},
+        {"DifferentialPrivacy": {"bound": 2.0, "noise": 1.5, "planned": None, "ran": [], "asked": [None, 0.01]}},
+    ),
+    (
+        {"exchange": parts.LocalDifferentialPrivacy(1.0, noise_multiplier=1.0, delta=0.01)},
+        {"LocalDifferentialPrivacy": {"releases": {}}},
+    ),
+    (
+        {"exchange": parts.SecureAggregation(1.0), **UNIFORM},
+        {"SecureAggregation": {"overflows": 0, "clipped_values": 0}},
+    ),
+    # how results are merged
+    ({"aggregation": parts.StaleMean()}, {"StaleMean": {"last": (MODEL, 0.5)}}),
+    ({"aggregation": parts.StaleMean("uniform")}, {"StaleMean": {"last": (MODEL, THIRD)}}),
+    ({"aggregation": parts.RememberedUpdates()}, {"RememberedUpdates": {"gradients": ZEROS}}),
+    ({"aggregation": parts.RememberedUpdates("samples")}, {"RememberedUpdates": {"gradients": ([0.0] * 3, 0.5)}}),
+    ({"aggregation": parts.CenteredClipping(1.0)}, {"CenteredClipping": {"center": None}}),
+    ({"aggregation": parts.ExtrapolatedMean()}, {"ExtrapolatedMean": {"extrapolation": 1.0}}),
+    ({"aggregation": parts.AdapterMean()}, {"AdapterMean": {"error": 0.0}}),
+    (
+        {"aggregation": parts.AdapterStack(MESSAGES), "exchange": MESSAGES},
+        {"StackMessages": STACKS, "AdapterStack": {"stack": []}},
+    ),
+    # how the server moves, and clients' optimizers
+    ({"server_optimizer": parts.TorchServer(torch.optim.Adam)}, {"TorchServer": {"state": None}}),
+    ({"server_optimizer": parts.Momentum()}, {"Momentum": {"velocity": None}}),
+    ({"server_optimizer": parts.Adaptive("yogi")}, {"Adaptive": {"m": None, "v": None, "steps": 0}}),
+    (
+        {"optimizer_state": "kept"},
+        {"ClientOptimizers": {"tensors": ([5.0], None), "numbers": ([6.0, 7.0], None), "first": [6.0, 7.0]}},
+    ),
+]
+
+
+def begun(**options: Any) -> parts.Algorithm:
+    """Return an algorithm whose fit with clients of 1, 2 and 3 samples has begun."""
+    algorithm = parts.Algorithm(**{"sampler": parts.UniformSampler(2), **options})
+    held = OptimizerState(torch.tensor([5.0]), torch.tensor([6.0, 7.0], dtype=torch.float64))
+    model = torch.tensor(MODEL, dtype=torch.float64)
+    federation = parts.Federation(np.array([1, 2, 3]), model, LAYOUT, optimizer_state=lambda: held)
+    algorithm.run = parts.Run.begin(algorithm, federation)
+    return algorithm
+
+
+def shown(value: Any) -> Any:
+    """Return a state in plain numbers; of vectors of clients the first one, and client 2's weight in the mean."""
+    if isinstance(value, ClientVectors):
+        first = value[2]
+        before = value.mean
+        value[2] = first + 1.0
+        value.commit()
+        weights = (value.mean - before).round(decimals=6).tolist()
+        assert weights == weights[:1] * len(weights)
+        return first.tolist(), weights[0] if weights else None
+    if isinstance(value, dict):
+        return {key: shown(item) for key, item in value.items()}
+    return value.tolist() if isinstance(value, torch.Tensor | np.ndarray) else value
+
+
+def test_first_states(subtests: pytest.Subtests) -> None:
+    for options, expected in STATES:
+        with subtests.test(options=options):
+            algorithm = begun(**options)
+            found = {type(part).__name__: shown(part.declared()) for part in algorithm.run.parts if part.declared()}
+            np.testing.assert_equal(found, expected)
+
+
+def test_a_client_gets_what_is_its_own_whatever_its_slot(subtests: pytest.Subtests) -> None:
+    # Client 2 has other vectors than all others, and trains in slot 0.
+    for options, phase, expected in (
+        ({"buffers": "local"}, 0, [1.0, 2.0, 3.0, 5.0]),
+        ({"exchange": parts.PersonalParameters("head.bias")}, 0, [1.0, 2.0, 4.0, 4.0]),
+        # What it knows differs by 1 in each parameter, of which the largest difference is sent.
+        ({"exchange": parts.TopK(0.34, link="down")}, 0, [1.0, 3.0, 4.0, 4.0]),
+        ({"schedule": parts.ProximalModels()}, 1, [2.0, 3.0, 4.0, 5.0]),
+        # Its model and its shares differ by 1: a share of 2 goes twice the way back to what it receives.
+        ({"schedule": parts.AdaptiveStart()}, 1, [0.0, 1.0, 2.0, 4.0]),
+    ):
+        with subtests.test(options=options):
+            algorithm = begun(**options)
+            for part in algorithm.run.parts:
+                for vectors in part.client_vectors.values():
+                    vectors[2] = vectors[2] + 1.0
+            for slot, client, values in ((2, 0, MODEL), (0, 2, expected)):
+                task = parts.Task(slot, client, 1, phase=phase)
+                started = algorithm.schedule.start(task, algorithm.received(task))
+                assert started.tolist() == values
+
+
+def test_a_client_goes_on_with_its_own_optimizers_and_clusters_and_a_slot_with_its_model() -> None:
+    optimizers = begun(optimizer_state="kept").optimizers
+    optimizers.tensors[2] = torch.tensor([8.0])
+    optimizers.numbers[2] = torch.tensor([9.0, 10.0])
+    for slot, client, held in ((2, 0, ([5.0], [6.0, 7.0])), (0, 2, ([8.0], [9.0, 10.0]))):
+        found = optimizers.of(parts.Task(slot, client, 1))
+        assert found is not None
+        assert (found.tensors.tolist(), found.numbers.tolist()) == held
+    algorithm = begun(schedule=parts.Clusters(number=3))
+    algorithm.schedule.models = [torch.full((4,), float(cluster)) for cluster in range(3)]
+    algorithm.schedule.chosen = [0, 1, 2]
+    tasks = [parts.Task(0, 2, 1), parts.Task(2, 0, 1), parts.Task(0, 2, 1, phase=1), parts.Task(2, 0, 1, phase=2)]
+    assert [float(algorithm.received(task)[0]) for task in tasks] == [2.0, 0.0, 0.0, 1.0]
+    algorithm = begun(schedule=parts.Redistribution(2))
+    model = torch.zeros(4)
+    algorithm.schedule.results = {0: parts.ClientResult(parts.Task(0, 1, 1), model, model, 1)}
+    assert [algorithm.received(parts.Task(slot, 2 - slot, 1)).tolist() for slot in (0, 2)] == [[0.0] * 4, MODEL]
