@@ -76,7 +76,7 @@ class UniformSampler(ClientSampler):
     @override
     def inclusion(self) -> Inclusion:
         """``m`` clients come together; a subclass that draws otherwise is not known."""
-        return "together" if self.draws_in_random_order else None
+        return "together" if type(self).draw is UniformSampler.draw else None
 
 
 class Arrivals(UniformSampler):
