@@ -35,7 +35,7 @@ for logger in logging.root.manager.loggerDict.values():
 
 matches = pytest.RaisesExc.matches
 #: ``None`` in a message that is no setting in a part's words (``lr=None``), no choice and no argument of the test.
-NO_VALUE = re.compile(r"(?<![=\w'])(?<!or )(?<!\), got )None\b(?! of \[)|`(?!weights)\w+=None`")
+NO_VALUE = re.compile(r"(?<![=\w'])(?<!or )(?<!\), got )None\b(?! of \[)|`(?!weights|error_feedback)\w+=None`")
 
 
 def is_expected(expected: Any, error: BaseException | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -206,3 +207,25 @@ def test_a_client_goes_on_with_its_own_optimizers_and_clusters_and_a_slot_with_i
     model = torch.zeros(4)
     algorithm.schedule.results = {0: parts.ClientResult(parts.Task(0, 1, 1), model, model, 1)}
     assert [algorithm.received(parts.Task(slot, 2 - slot, 1)).tolist() for slot in (0, 2)] == [[0.0] * 4, MODEL]
+
+
+def test_a_checkpoint_comes_back_in_the_module_s_type() -> None:
+    run = begun().run
+    run.server.model = run.server.model + 0.5
+    single = replace(run.federation, model=run.federation.model.float())
+    run.keep()
+    resumed = parts.Run.resume(run.algorithm, single, run.state_dict())
+    models = (resumed.server.model, resumed.shown, resumed.federation.model)
+    assert [model.dtype for model in models] == [torch.float32] * 3
+    assert [model.tolist() for model in models] == [[1.5, 2.5, 3.5, 4.5], MODEL, MODEL]
+
+
+def test_a_fit_that_begins_with_the_model_that_was_shown_last_spends_on_it_again() -> None:
+    exchange = parts.LocalDifferentialPrivacy(1.0, noise_multiplier=1.0, delta=0.01)
+    run = begun(exchange=exchange, schedule=parts.ClientAverage("active")).run
+    exchange.releases = {0.5: {0: 1}}
+    run.shown = run.shown + 1.0
+    again = replace(run.federation, model=run.shown.clone())
+    with pytest.raises(ValueError, match="LocalDifferentialPrivacy has spent an epsilon of 6 on"):
+        parts.Run.begin(run.algorithm, again, run)
+    assert parts.Run.begin(run.algorithm, run.federation, run).server.model.tolist() == MODEL
