@@ -13,6 +13,7 @@ from parts.test_first_states import CLOCK, LAYOUT, STATES, UNIFORM, begun
 
 from fl_lightning import parts
 from fl_lightning.parts.part import Part
+from fl_lightning.parts.samplers.uniform import Arrivals
 
 FILE = Path(__file__).with_name("facts.txt")
 WIDTHS, DRAWN, LOSS = parts.SubModels([1.0, 0.5]), parts.SubModels([0.5], drawn=True), parts.MeasuredLoss()
@@ -24,7 +25,8 @@ OTHERS: list[dict[str, Any]] = [
     {"sampler": parts.GroupSampler([[0, 2], [1]], 1), "schedule": parts.Hierarchical(2, 3, "aggregate")},
     {"sampler": parts.PowerOfChoice(1, 2)},
     {"sampler": parts.PowerOfChoice(1, 2, candidates="uniform")},
-    {"schedule": parts.Asynchronous(CLOCK, buffer_size=2)},
+    {"sampler": Arrivals(1), "schedule": parts.Asynchronous(CLOCK, buffer_size=2)},
+    {"sampler": Arrivals(4), "schedule": parts.Asynchronous(CLOCK)},
     {"schedule": parts.Asynchronous(CLOCK, buffer_size=2, once_per_buffer=True)},
     {"schedule": parts.Asynchronous(CLOCK, buffer_size=2, wait_for_flush=True, flush_rounds=True)},
     {"schedule": parts.SampledStaleness(2, buffer_size=2)},

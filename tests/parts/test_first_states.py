@@ -214,6 +214,26 @@ def test_a_checkpoint_comes_back_in_the_module_s_type() -> None:
     run.server.model = run.server.model + 0.5
     single = replace(run.federation, model=run.federation.model.float())
     run.keep()
+    state = run.state_dict()
+    assert list(state.pop("parts")) == [
+        "0-Chain",
+        "1-BufferExchange",
+        "2-UniformSampler",
+        "3-Synchronous",
+        "4-LocalObjective",
+        "5-WeightedMean",
+        "6-Mixing",
+        "7-ClientOptimizers",
+    ]
+    assert {name: shown(value) for name, value in state.items()} == {
+        "server": {"model": [1.5, 2.5, 3.5, 4.5], "moves": 0, "changing": []},
+        "books": {"traffic": {"class of the record": "Traffic", **dict.fromkeys(vars(parts.Traffic()), 0)}},
+        "shown": MODEL,
+        "shows_other": False,
+        "first": MODEL,
+        "names": ["head.weight", "head.bias", "count"],
+        "lengths": [2, 1],
+    }
     resumed = parts.Run.resume(run.algorithm, single, run.state_dict())
     models = (resumed.server.model, resumed.shown, resumed.federation.model)
     assert [model.dtype for model in models] == [torch.float32] * 3
