@@ -13,7 +13,21 @@ import fl_lightning as fl
 from fl_lightning import parts
 
 UNIFORM: dict[str, Any] = {"weighting": "uniform"}
-DROPS = parts.Participation(dropout=0.5)
+DROPS, COME_AND_GO = parts.Participation(dropout=0.5), parts.Participation(available=lambda t: [0, 5])
+CLOCK = parts.VirtualClock()
+
+
+def narrow(
+    *before: Any, after: Any = (), make: Any = parts.HeldGradients, drawn: bool = False, **options: Any
+) -> fl.Federated:
+    partial = parts.SubModels([1.0, 0.5], drawn=drawn)
+    held = {"objective": make(partial), "aggregation": parts.HolderMean(partial)}
+    return fl.Federated(1.0, exchange=[*before, partial, *after], **held, **options)
+
+
+def stacked(**options: Any) -> fl.Federated:
+    messages = parts.StackMessages()
+    return fl.Federated(1.0, exchange=messages, aggregation=parts.AdapterStack(messages), **options)
 
 
 def private(kind: Any = parts.DifferentialPrivacy) -> Any:
@@ -56,6 +70,15 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: fl.RADFed(2, local=parts.DynamicRegularizer(0.1)), "DynamicRegularizer"),
     (lambda: fl.RADFed(2, local=parts.ControlVariates()), "ControlVariates"),
     (lambda: arriving(objective=parts.ControlVariates()), "ControlVariates"),
+    (
+        lambda: fl.Federated(1.0, objective=parts.ControlVariates(momentum=0.5), optimizer_state="kept"),
+        r"ControlVariates\(option=2, momentum=0.5.*`option=1`",
+    ),
+    (lambda: fl.APFL(0.5, 1.0, optimizer_state="kept"), "optimizer_state"),
+    (
+        lambda: fl.Federated(1.0, schedule=parts.GradientFirst(objective=parts.SharedMomentum())),
+        r"LocalObjective\(\), got SharedMomentum\(",
+    ),
     (lambda: measured(objective=parts.Proximal(0.1)), "measured"),
     (lambda: measured(objective=parts.MeasuredLoss()), "MeasuredLoss"),
     (lambda: measured(schedule=parts.Redistribution(2)), "FairMean"),
@@ -74,6 +97,17 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: fl.FedNova(momentum=0.9, aggregation=parts.Median()), "momentum"),
     (lambda: fl.QFedAvg(5.0, 1.0, aggregation=parts.Median()), "q="),
     (lambda: fl.IFCA(2, aggregation=parts.Median()), "aggregation"),
+    (lambda: arriving(aggregation=parts.StaleMean()), r"StaleMean\(.*Asynchronous\("),
+    (lambda: fl.Federated(1.0, aggregation=parts.NormalizedMean(0.9), optimizer_state="kept"), "NormalizedMean.*fresh"),
+    (lambda: stacked(optimizer_state="kept"), '`optimizer_state` must be "fresh"'),
+    (lambda: stacked(server=parts.Momentum()), r"Momentum\(.*adapters"),
+    (lambda: stacked(schedule=parts.FineTuning()), r"FineTuning\(.*Synchronous\(\)"),
+    # parts of the model
+    (lambda: narrow(parts.TopK(0.5)), r"TopK\(.*SubModels\(.* after it in the list"),
+    (lambda: narrow(after=[parts.SubModels([0.5])]), r"both SubModels\(widths=\[1.0.* and SubModels\(widths=\[0.5\]"),
+    (lambda: narrow(schedule=parts.FineTuning()), r"FineTuning\(.*SubModels\("),
+    (lambda: narrow(schedule=parts.Asynchronous(CLOCK), drawn=True), r"Asynchronous\(.*SubModels\(.*time"),
+    (lambda: narrow(make=parts.OrderedDropout, drawn=True), r"OrderedDropout\(.*`drawn=False`"),
     # compression
     (lambda: fl.FedAvg(exchange=[parts.TopK(0.1, link="down"), parts.QSGD(4, link="down")]), "exchange"),
     (lambda: fl.FedAvg(exchange=[parts.LowRank(2), parts.QSGD(4)]), "LowRank"),
@@ -107,6 +141,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: fl.FedProto(exchange=private(), aggregation=parts.WeightedMean("uniform")), "Prototypes"),
     (lambda: fl.FedAvg(exchange=private(), participation=parts.Participation(stragglers=0.5), **UNIFORM), "presence"),
     (lambda: fl.FedAvg(exchange=private(), participation=DROPS, **UNIFORM), "drop-out"),
+    (lambda: fl.FedAvg(exchange=private(), participation=COME_AND_GO, **UNIFORM), "availability"),
     *(
         (lambda make=make: make(exchange=local()), "LocalDifferentialPrivacy")
         for make in (fl.Scaffold, fl.FedDyn, fl.FedProto)
@@ -114,6 +149,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (lambda: fl.QFedAvg(1.0, exchange=local()), "LocalDifferentialPrivacy"),
     (lambda: fl.FedAvg(sampler=fl.ImportanceSampler(0.1), exchange=local()), "LocalDifferentialPrivacy"),
     # sums
+    (lambda: parts.SecureAggregation(1.0, 8, 9), "`precision` must be at most `bits`, 8, got 9"),
     (lambda: fl.FedAvg(exchange=parts.SecureAggregation(1.0)), "WeightedMean"),
     (lambda: fl.FedAvg(exchange=parts.SecureAggregation(1.0), aggregation=parts.Median()), "Median"),
     (lambda: fl.RADFed(2, exchange=parts.SecureAggregation(1.0)), "Redistribution"),
@@ -159,14 +195,19 @@ def test_lists_that_look_alike_are_not_refused() -> None:
 @pytest.mark.parametrize(
     ("make", "word"),
     [
-        (lambda: fl.FedAvg(1.0, participation=parts.Participation(stragglers=0.5)), "local_epochs"),
-        (lambda: fl.FedAvg(1.0, participation=parts.Participation(available=lambda t: [0, 5])), "available"),
-        (lambda: fl.FedAvg(sampler=parts.UniformSampler(3)), "clients_per_round"),
-        (lambda: fl.FedAsync(1, speeds=[1, 2, 3]), "speeds"),
-        (lambda: fl.FedAsync(1, concurrency=3), "concurrency"),
-        (lambda: fl.FedBuff(3, 1, wait_for_flush=True), "buffer_size"),
-        (lambda: fl.FedBuff(3, 1, once_per_buffer=True), "buffer_size"),
-        (lambda: fl.FedAvg(1.0, exchange=parts.Mimic([7])), "clients"),
+        (lambda: fl.FedAvg(1.0, participation=parts.Participation(stragglers=0.5)), "`local_epochs`.* least 2.*got 1"),
+        (
+            lambda: fl.FedAvg(1.0, participation=parts.Participation(available=lambda t: [0, 5])),
+            r"`available\(0\)`.* 0 to 1, .*got \[0 5\]",
+        ),
+        (lambda: fl.FedAvg(sampler=parts.UniformSampler(3)), "`clients_per_round` must be at most 2, .*got 3"),
+        (lambda: fl.FedAsync(1, speeds=[1, 2, 3]), "`speeds`.* each of the 2 clients, got 3"),
+        (lambda: fl.FedAsync(1, concurrency=3), "`concurrency` must be at most 2, .*got 3"),
+        (lambda: fl.FedBuff(3, 1, wait_for_flush=True), "`buffer_size` must be at most 2, .*got 3"),
+        (lambda: fl.FedBuff(3, 1, once_per_buffer=True), "`buffer_size` must be at most 2, .*got 3"),
+        (lambda: fl.FedAvg(1.0, exchange=parts.Mimic([7])), r"`clients` must be from 0 to 1, .*got \[7\]"),
+        (lambda: fl.FedAsync(1, clock=fl.VirtualClock(online={2: [(0, 1)]})), "`online`.* 0 to 1, got 2"),
+        (lambda: fl.FedAvg(sampler=parts.PowerOfChoice(2, 1)), r"at least the 2 clients.*PowerOfChoice\(clients_per"),
     ],
 )
 def test_what_does_not_suit_the_data_is_refused_before_training(make: Any, word: str) -> None:

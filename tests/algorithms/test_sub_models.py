@@ -146,14 +146,15 @@ def test_widths_that_are_drawn_count_as_if_they_were_given() -> None:
 @pytest.mark.parametrize(
     ("layers", "match"),
     [
-        ([nn.Linear(25, 4), nn.LayerNorm(4), nn.Linear(4, 3)], "LayerNorm.*mixes all hidden units"),
-        ([nn.Linear(25, 6), nn.GroupNorm(3, 6), nn.Linear(6, 3)], "whole groups"),
-        ([nn.Linear(25, 4), nn.Linear(8, 3)], "from where .*1.* has its 8 inputs"),
-        ([nn.Linear(25, 4), nn.Linear(4, 8), nn.Linear(4, 3)], "outputs of .*1.* no later layer reads"),
+        ([nn.Linear(25, 4), nn.LayerNorm(4), nn.Linear(4, 3)], r"'layers.1' \(LayerNorm\), which mixes all"),
+        ([nn.Linear(25, 6), nn.GroupNorm(3, 6), nn.Linear(6, 3)], "'layers.1', of 2 channels.* 0.5 leaves 3"),
+        ([nn.Linear(25, 4), nn.Linear(8, 3)], r"from where 'layers.1' has its 8 inputs: earlier layers have \[4\]"),
+        ([nn.Linear(25, 4), nn.Linear(4, 8), nn.Linear(4, 3)], "the 8 outputs of 'layers.1' fewer"),
         ([nn.Linear(25, 4), nn.LSTM(4, 4), nn.Linear(4, 3)], "weight_ih_l0.* becomes smaller"),
-        ([nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, groups=2), nn.Linear(4, 3)], "2 groups"),
-        ([nn.Linear(25, 4), nn.Linear(4, 3), nn.BatchNorm1d(4)], "after the last layer"),
-        ([nn.Linear(25, 4), nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 3)], "frozen"),
+        ([nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, groups=2), nn.Linear(4, 3)], "'layers.1', a convolution of 2 groups"),
+        ([nn.Linear(25, 4), nn.BatchNorm1d(8), nn.Linear(4, 3)], r"'layers.1', of 8 channels: .* have \[4\]"),
+        ([nn.Linear(25, 4), nn.Linear(4, 3), nn.BatchNorm1d(4)], "'layers.2' normalises.* after the last layer"),
+        ([nn.Linear(25, 4), nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 3)], "frozen.*'layers.1' comes later"),
         ([nn.Linear(25, 3)], "at least two"),
     ],
 )
@@ -172,7 +173,11 @@ def test_what_a_narrow_model_holds_must_be_known(layers: list[nn.Module], match:
         (lambda: fl.HeteroFL([0.5], exchange=parts.TopK(0.5, link="down")), "whole models"),
         (lambda: fl.HeteroFL([0.5], drawn=True, optimizer_state="kept"), "optimizer_state"),
         (lambda: fl.HeteroFL([0.5], exchange=parts.SecureAggregation(0.1, bits=8, precision=4)), "WeightedMean"),
-        (lambda: fit_clients(fl.HeteroFL([1.0, 0.5, 0.5]), images(1.0), make_clients(False)), "as there are clients"),
+        (lambda: fit_clients(fl.HeteroFL([1.0, 0.5, 0.5]), images(1.0), make_clients(False)), "clients, 2, got 3"),
+        (
+            lambda: fit_clients(fl.HeteroFL([0.5], hidden={"b": 1}), images(1.0), make_clients(False)),
+            "`hidden={'b': 1}`, but 'b' has no",
+        ),
         (lambda: fit_clients(fl.FjORD([1.0, 0.5]), images(1.0), make_clients(False)), "without buffers"),
     ],
 )

@@ -337,7 +337,9 @@ def test_results_that_are_left_out_are_told() -> None:
 
 def test_a_delta_that_protects_no_client_is_told() -> None:
     exchange = parts.LocalDifferentialPrivacy(1.0, noise_multiplier=1.0, delta=0.5)
-    with pytest.warns(UserWarning, match=r"LocalDifferentialPrivacy has delta=0\.5 for 2 clients"):
+    with pytest.warns(
+        UserWarning, match=r"LocalDifferentialPrivacy has delta=0\.5 for 2 clients.* 1 / 2 or.* below 0\.5\."
+    ):
         train(fl.FedAvg(1.0, exchange=exchange), rounds=1)
 
 

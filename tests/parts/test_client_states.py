@@ -70,7 +70,7 @@ def test_a_process_keeps_its_own_clients() -> None:
     vectors = {client: torch.full((2,), float(client)) for client in range(6)}
     store.load_state_dict({"clients": vectors, "mean": torch.zeros(2)})
     assert [float(store[client][0]) for client in (1, 3, 5)] == [1.0, 3.0, 5.0]
-    with pytest.raises(RuntimeError, match="client 4"):
+    with pytest.raises(RuntimeError, match="client 4 is on process 0 of 2"):
         store[4]
 
 

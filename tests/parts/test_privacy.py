@@ -170,7 +170,7 @@ def test_the_count_takes_its_share_of_the_noise() -> None:
     seen, _ = attached(large, 20_000).on_sum(torch.zeros(20_000, dtype=torch.float64), 10.0)
     assert float(seen.std()) == pytest.approx((0.8**-2 - 0.25) ** -0.5 / 2, rel=0.03)
     few = DifferentialPrivacy(1.0, noise_multiplier=2.0, delta=1e-5, adaptive_quantile=0.5)
-    with pytest.raises(ValueError, match="adaptive_quantile"):
+    with pytest.raises(ValueError, match="more than 20 clients in a round, or a smaller `noise_multiplier` than 2:"):
         attached(few, 4)
 
 
@@ -276,7 +276,7 @@ def test_sampling_that_changes_during_a_fit_is_refused_where_epsilon_would_be_wr
         return exchange
 
     some, more = BernoulliSampler(0.1), BernoulliSampler(0.5)
-    with pytest.raises(ValueError, match="epsilon=1"):
+    with pytest.raises(ValueError, match=r"`epsilon=1.0` is spent by 2 rounds .*rate=0.1.*got round 2, .*rate=0.5"):
         fit(some, more, epsilon=1.0)
     with pytest.raises(ValueError, match="sampling"):
         fit(UniformSampler(2), UniformSampler(4), noise_multiplier=1.0)
@@ -322,7 +322,7 @@ def test_noise_for_an_epsilon_lasts_for_the_planned_rounds(tmp_path: Path) -> No
 
     half_of_six(planned := exchange(), 5).save_checkpoint(tmp_path / "last.ckpt")
     assert 2.97 < planned.spent <= 3.0
-    with pytest.raises(ValueError, match="epsilon=3"):
+    with pytest.raises(ValueError, match=r"`epsilon=3.0` is spent by 5 rounds like .*got round 6, like"):
         half_of_six(exchange(), 6, ckpt_path=tmp_path / "last.ckpt")
 
 
