@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,39 @@ class Shorter(parts.Compressor):
 class Short(parts.Median):
     def merge(self, *args: Any) -> Any:
         return torch.zeros(2)
+
+
+class Breaks(parts.Exchange):
+    """Makes NaN of an update."""
+
+    def upload(self, result: parts.ClientResult) -> parts.ClientResult:
+        return result.with_delta(result.delta * float("nan"))
+
+
+class Leaves(parts.Synchronous):
+    """Takes no result."""
+
+    def play(self, tasks: Any, server: Any) -> Any:
+        yield tasks
+        return server.model
+
+
+def begun(**options: Any) -> parts.Run:
+    """Return the fit of an algorithm with clients of 1 and 2 samples and one parameter, in its third round."""
+    algorithm = parts.Algorithm(parts.UniformSampler(1), **options)
+    algorithm.run = parts.Run.begin(algorithm, parts.Federation(np.array([1, 2]), X[:1], parts.Layout.of_parameters(1)))
+    algorithm.run.begin_round(2)
+    return algorithm.run
+
+
+def one_without_samples() -> None:
+    run = begun(schedule=parts.FineTuning())
+    run.federation.sizes[1] = 0
+    next(run.algorithm.schedule.finish(run.server))
+
+
+def result(**values: Any) -> parts.ClientResult:
+    return parts.ClientResult(parts.Task(0, 4, 1), X, X + 1, 1, **values)
 
 
 def saved(tmp_path: Path) -> Path:
@@ -206,7 +240,43 @@ ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
         ["must stay 2", "2 rounds", "got 3"],
     ),
     "a sampler": (lambda _: Fixed([0], 1).with_clients_per_round(3), ["Fixed"]),
-    "an aggregate": (lambda _: train(fl.FedAvg(aggregation=Short())), ["`Short.merge`", "(1,) on cpu", "of shape (2"]),
+    "an update": (lambda _: train(fl.FedAvg(1.0, exchange=Breaks()), clients=1), ["Breaks()", "of client 0's"]),
+    "results": (lambda _: train(fl.Federated(1.0, schedule=Leaves())), ["`Leaves.play`"]),
+    "a tensor of two": (
+        lambda _: train(fl.FedAvg(1.0, exchange=[parts.PersonalParameters("w"), parts.PersonalParameters("*")])),
+        ["PersonalParameters(pattern='w'), PersonalParameters(pattern='*')", "'w'. Leave"],
+    ),
+    "a tensor": (lambda _: train(fl.FedAvg(exchange=parts.PersonalParameters("v"))), ["`pattern`", "w; got ['v']"]),
+    "a client without data": (lambda _: one_without_samples(), ["client 1 ", "round 3."]),
+    "a loss": (
+        lambda _: parts.FairMean(1.0, parts.MeasuredLoss()).weight_of(result(loss=-1.5, summed_lr=[0.1])),
+        ["got -1.5 from client 4"],
+    ),
+    "a share": (
+        lambda _: parts.StalenessMixing(0.6, lambda late: 1.0 + late).merge(X, [result(staleness=1)]),
+        ["`staleness(1)`", "0.6 * 2."],
+    ),
+    "a cluster": (
+        lambda _: parts.Clusters(number=3).take_state_up(result().task, {"chosen": torch.tensor(3)}),
+        ["Client 4 ", "cluster 3,", "are 3 from"],
+    ),
+    "clusters": (
+        lambda _: parts.Clusters(number=3).load_state_dict({"models": [X, X]}),
+        ["checkpoint's 2,", "got 3."],
+    ),
+    "duals": (
+        lambda _: begun(objective=parts.DynamicRegularizer(0.1)).parts[4].load_state_dict({"units": [0.2, "none"]}),
+        ["[0.2, 'none'], got [0.1, 'size']"],
+    ),
+    "other parts": (
+        lambda _: parts.Run.resume(begun(exchange=parts.Clip(1.0)).algorithm, begun().federation, begun().state_dict()),
+        ["parts Chain, BufferExchange, Uni", "run Chain, BufferExchange, Clip, Uni"],
+    ),
+    "another layout": (
+        lambda _: parts.Run.go_on(begun(), replace(begun().federation, layout=parts.Layout.of_parameters(1, 1))),
+        ["1 values in all", "1 values."],
+    ),
+    "an aggregate": (lambda _: train(fl.FedAvg(aggregation=Short())), ["`Short.", "shape (1,)", "shape (2,)"]),
     "two models at once": (lambda _: train(fl.FedAsync(history=3, exchange=parts.TopK(0.5))), ["`history`", "TopK("]),
     "a name": (
         lambda _: make({"class_path": "fl_lightning.fedavg"}, "callback", fl.FedAvg),
@@ -282,7 +352,7 @@ ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
 @pytest.mark.parametrize("name", ERRORS)
 def test_errors(name: str, tmp_path: Path) -> None:
     provoke, values = ERRORS[name]
-    with pytest.raises((ValueError, TypeError, RuntimeError, OSError, AttributeError)) as error:
+    with pytest.raises((ValueError, TypeError, RuntimeError, OSError, AttributeError, FloatingPointError)) as error:
         provoke(tmp_path)
     message = str(error.value)
     assert [value for value in values if value not in message] == [], message

@@ -209,6 +209,39 @@ def test_a_client_goes_on_with_its_own_optimizers_and_clusters_and_a_slot_with_i
     assert [algorithm.received(parts.Task(slot, 2 - slot, 1)).tolist() for slot in (0, 2)] == [[0.0] * 4, MODEL]
 
 
+def test_what_a_client_has_answered_is_noted_for_it_whatever_its_slot() -> None:
+    task = parts.Task(0, 2, 3)
+    for exchange in (parts.StackMessages(), parts.TopK(0.5, link="down")):
+        algorithm = begun(exchange=exchange)
+        algorithm.run.begin_round(0)
+        algorithm.chain.on_delivery(task, algorithm.server.model + 1.0)
+        for part in algorithm.run.parts:
+            part.on_round_end()
+        if isinstance(exchange, parts.StackMessages):
+            assert exchange.known == {2: 0}
+        else:
+            assert [exchange.kept[client].tolist() for client in range(3)] == [MODEL[:3], MODEL[:3], [2.0, 3.0, 4.0]]
+    objective = parts.Prototypes()
+    run = begun(objective=objective).run
+    run.begin_round(0)
+    # Of two classes: sums of two features over two samples, and none.
+    sums = torch.tensor([[2.0, 4.0, 2.0], [0.0, 0.0, 0.0]])
+    result = parts.ClientResult(task, run.server.model, run.server.model, 1)
+    objective.take_state_up(task, {"sums": sums})
+    objective.on_client_end(result)
+    assert (objective.numbers_up(result), objective.state_up(result), list(objective.sent)) == (3, {"sums": sums}, [0])
+    objective.on_arrival(1, 2, is_used=True)
+    objective.on_arrival(2, 0, is_used=True)
+    objective.on_round_end()
+    assert (objective.sent, objective.numbers_down) == ({}, 2)
+    np.testing.assert_equal(shown(objective.state_down(task)), {"means": [[1.0, 2.0], [NAN, NAN]]})
+    objective.take_state_up(task, {"sums": 9 * sums})
+    objective.on_client_end(result)
+    objective.on_arrival(2, 0, is_used=False)
+    objective.on_round_end()
+    assert (objective.sent, shown(objective.means)[0]) == ({}, [1.0, 2.0])
+
+
 def test_a_checkpoint_comes_back_in_the_module_s_type() -> None:
     run = begun().run
     run.server.model = run.server.model + 0.5

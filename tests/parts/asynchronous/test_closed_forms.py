@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
@@ -165,6 +166,15 @@ def test_fedbuff_weighs_by_examples() -> None:
     buffer = [result(0.0, 1.0, 0, client=0, samples=1), result(0.0, 2.0, 0, client=1, samples=3)]
     # omega = n / 2: (0.5 * 1 + 1.5 * 2) / 2
     assert float(deltas.merge(scalar(0.0), buffer)) == pytest.approx(1.75)  # type: ignore[arg-type]
+    # of 1 and 3 samples, relative to 2: roots, and logarithms of 2 and 4 to that of 3
+    for weighting, expected in (("sqrt", [0.5**0.5, 1.5**0.5]), ("log", [math.log(2, 3), math.log(4, 3)])):
+        deltas.weighting = weighting
+        assert [deltas.weight_of(each) for each in buffer] == pytest.approx(expected)
+    deltas.weighting = "samples"
+    nobody, somebody = result(0.0, 1.0, 0, client=0, samples=0), result(0.0, 2.0, 0, client=1, samples=4)
+    for merge in (deltas.merge, DynamicWeightMean().merge):
+        assert merge(scalar(0.0), [nobody]) is None
+        assert float(merge(scalar(0.0), [nobody, somebody])) == 2.0  # type: ignore[arg-type]
 
 
 # ---- O10, dynamic weights ----
