@@ -228,6 +228,8 @@ def test_a_user_names_the_layers_of_inputs_and_outputs_and_what_stays_whole(meth
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     clients = [(torch.randn(5, 3).double(), torch.randn(5, 2).double())]
     names: dict[str, Any] = {"inputs": "body.*", "outputs": ["first.weight", "second.*"], "whole": "scale"}
+    with pytest.raises(ValueError, match=r"'scale' becomes smaller, of 'the module' \(a class of a user's\)"):
+        fit_clients(method([0.5], 1.0, **{**names, "whole": None}), module, clients)
     fit_clients(method([0.5], 1.0, **names), module, clients)
     moved = {name: (tensor != before[name]) for name, tensor in module.state_dict().items()}
     units = torch.tensor([True, True, False, False])

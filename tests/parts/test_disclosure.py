@@ -120,9 +120,35 @@ class Known(Looking):
     sends_updates_alone = True
 
 
+class Losing(Known):
+    """Says so, but sends a loss."""
+
+    sends_updates_alone = True
+
+    def loss_of(self, task: parts.Task) -> float:
+        return 0.0
+
+
+class Counting(Known):
+    """Says so, but sends numbers."""
+
+    sends_updates_alone = True
+
+    def numbers_up(self, result: parts.ClientResult) -> int:
+        return 1
+
+
+class Doubling(Known):
+    """Says so, but sends another vector."""
+
+    sends_updates_alone = True
+    vectors_sent = 2
+
+
 @pytest.mark.parametrize("exchange", [private, secure, local])
 def test_what_a_class_of_your_own_sends_is_not_known(exchange: Callable[[], Any]) -> None:
-    for parts_of_mine in ({"objective": Looking()}, {"schedule": Telling()}):
+    objectives = [{"objective": make()} for make in (Looking, Losing, Counting, Doubling)]
+    for parts_of_mine in (*objectives, {"schedule": Telling()}):
         with pytest.raises(ValueError, match="sends_updates_alone = True"):
             fl.Federated(1.0, exchange=exchange(), **parts_of_mine, **UNIFORM)
     assert server_of(fl.Federated(1.0, exchange=exchange(), objective=Known(), **UNIFORM))

@@ -74,6 +74,11 @@ def test_o12_accumulation() -> None:
     sampler.take_scores({0: 2.0})
     sampler.take_scores({0: 5.0})
     assert sampler.scores.tolist() == [pytest.approx(4.7, abs=1e-15)]
+    sampler = ImportanceSampler(1, gamma=None)
+    sampler.begin_fit(federation(1))
+    for score in (2.0, 5.0, 11.0):
+        sampler.take_scores({0: score})
+    assert sampler.scores.tolist() == [pytest.approx(6.0, abs=1e-15)]  # their mean
 
 
 def test_o12_successive_draws() -> None:

@@ -210,6 +210,8 @@ def test_o11c_the_least_trained_models_train() -> None:
     assert picks(schedule, [4, 2, 3, 3]) == [[0, 1, 2, 3], [0, 1], [0, 2, 3], [1, 2, 3]]
     assert schedule.trainings == {0: 3, 1: 3, 2: 3, 3: 3}
     assert {slot: float(model) for slot, model in schedule.models.items()} == {0: 3.0, 1: 3.0, 2: 3.0, 3: 3.0}
+    # One step on a client of one sample in each training.
+    assert {(result.num_steps, result.num_samples) for result in schedule.results.values()} == {(3, 3)}
 
 
 def test_an_extended_cycle_lasts_until_all_models_are_done() -> None:

@@ -122,6 +122,11 @@ def test_buckets_are_means_of_two_and_change_from_round_to_round() -> None:
         assert 2 * buckets[0] + 2 * buckets[1] + buckets[2] == 31.0
         seen.append(tuple(buckets))
     assert len(set(seen)) > 6
+    buckets = Bucketing(3)
+    buckets.begin_fit(rule.before.federation)
+    buckets.begin_round(0)
+    [mean] = next(buckets.mix(Updates([_result(slot, row) for slot, row in enumerate(rows[:3])])).blocks()).tolist()
+    assert mean == pytest.approx([7 / 3], abs=1e-15)
 
 
 def _result(slot: int, row: list[float]) -> ClientResult:

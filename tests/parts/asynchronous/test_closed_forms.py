@@ -208,6 +208,8 @@ def test_running_frequency_counts_arrivals_so_far() -> None:
     # two results of one client at once, f = 1 and 2: e / (e + sqrt e) and sqrt e / (e + sqrt e)
     weights = DynamicWeightMean(frequency="arrival").weights(arrived([(0, 1, 0), (0, 1, 0)]))
     assert weights == pytest.approx([0.622459331, 0.377540669], abs=1e-9)
+    # The mean is of models, not of what they moved.
+    assert float(DynamicWeightMean().merge(scalar(0.0), [result(7.0, 2.0, 0)])) == 2.0  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
