@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from parts.test_first_states import begun
 
 from fl_lightning import parts
-from fl_lightning.parts.messages import ArrivalRecord
+from fl_lightning.parts.messages import ArrivalRecord, further_tasks
 from fl_lightning.parts.objectives.corrections import Term
 
 
@@ -77,6 +79,29 @@ def test_reports_of_processes_are_joined() -> None:
     other = parts.RoundReport([0], left_out=[1], uploads=UPLOADS[1:], scores={0: 1.5}, numbers=5, **drawn)
     expected = parts.RoundReport([0, 2], left_out=[1, 3], uploads=UPLOADS, scores={2: 0.5, 0: 1.5}, numbers=9, **drawn)
     assert mine.joined([mine, other]) == expected
+
+
+def test_stacks_of_adapters_that_a_client_lacks() -> None:
+    # A of 2 x 3 and B of 4 x 2 are 14 numbers, and their product 12.
+    shapes = torch.Size([2, 3]), torch.Size([4, 2])
+    layout = parts.Layout(("m.lora_A.weight", "m.lora_B.weight"), shapes, 2, (32, 32))
+    messages = parts.StackMessages()
+    messages.begin_fit(parts.Federation(np.ones(3), torch.zeros(14), layout))
+    for sizes, numbers in (([], [14, 14, 14]), ([5, 6], [11, 11, 6]), ([5, 8], [12, 12, 8])):
+        messages.sizes, messages.known = sizes, {2: 1}
+        messages.begin_round(len(sizes))
+        tasks = [parts.Task(2 - client, client, 1) for client in range(3)]
+        assert [messages.payload_down(parts.Payload(14, 32), task).values for task in tasks] == numbers
+        assert messages.payload_down(parts.Payload(14, 32)).values == 14
+
+
+def test_random_numbers_of_tasks_are_those_of_their_message() -> None:
+    task = parts.Task(3, 4, 5, round=6)
+    later = replace(task, repetition=2), replace(task, phase=1), replace(task, phase=1, message=1)
+    assert [each.seeds for each in (task, *later)] == [(6, 4), (6, 4, 2), (6, 4, 0, 1), (6, 4, 0, 1)]
+    assert [each.sending.seeds for each in (task, *later)] == [(6, 4), (6, 4, 2), (6, 4), (6, 4, 0, 1)]
+    further = further_tasks([task], 0), further_tasks([replace(task, work=3)], phase=2)
+    assert further == ([replace(task, phase=1, work=0)], [replace(task, phase=2, work=3)])
 
 
 @pytest.mark.parametrize(

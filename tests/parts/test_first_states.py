@@ -242,9 +242,37 @@ def test_what_a_client_has_answered_is_noted_for_it_whatever_its_slot() -> None:
     assert (objective.sent, shown(objective.means)[0]) == ({}, [1.0, 2.0])
 
 
+def test_states_come_back_whole_though_lists_dicts_and_arrays_were_written_to() -> None:
+    run = begun().run
+    part = run.parts[-1]
+    first = {"numbers": [1, 2], "nested": {"a": [3, 4], 5: {"b": [6, 7]}}, "array": np.arange(3), "vector": run.shown}
+    for name, value in first.items():
+        part.add_state(name, value)
+    for _ in range(2):
+        part.keep()
+        state = shown(part.state_dict())
+        part.numbers += [8]
+        part.nested["a"][1] = 9
+        part.nested[5]["b"].clear()
+        part.array[1:] = 8
+        part.vector = part.vector + 1.0
+        part.put_back()
+        assert part.numbers is not first["numbers"]
+        assert shown(part.declared()) == state
+        assert state == {
+            "numbers": [1, 2],
+            "nested": {"a": [3, 4], 5: {"b": [6, 7]}},
+            "array": [0, 1, 2],
+            "vector": MODEL,
+        }
+    part.load_state_dict({**part.state_dict(), "numbers": [4, 5, 6], "array": [7, 8]})
+    assert (part.numbers, part.array.tolist(), type(part.array)) == ([4, 5, 6], [7, 8], np.ndarray)
+
+
 def test_a_checkpoint_comes_back_in_the_module_s_type() -> None:
     run = begun().run
     run.server.model = run.server.model + 0.5
+    run.shown = run.shown + 2.0
     single = replace(run.federation, model=run.federation.model.float())
     run.keep()
     state = run.state_dict()
@@ -253,7 +281,7 @@ def test_a_checkpoint_comes_back_in_the_module_s_type() -> None:
     assert {name: shown(value) for name, value in state.items()} == {
         "server": {"model": [1.5, 2.5, 3.5, 4.5], "moves": 0, "changing": []},
         "books": {"traffic": {"class of the record": "Traffic", **dict.fromkeys(vars(parts.Traffic()), 0)}},
-        "shown": MODEL,
+        "shown": [3.0, 4.0, 5.0, 6.0],
         "shows_other": False,
         "first": MODEL,
         "names": ["head.weight", "head.bias", "count"],
@@ -262,7 +290,10 @@ def test_a_checkpoint_comes_back_in_the_module_s_type() -> None:
     resumed = parts.Run.resume(run.algorithm, single, run.state_dict())
     models = (resumed.server.model, resumed.shown, resumed.federation.model)
     assert [model.dtype for model in models] == [torch.float32] * 3
-    assert [model.tolist() for model in models] == [[1.5, 2.5, 3.5, 4.5], MODEL, MODEL]
+    assert [model.tolist() for model in models] == [[1.5, 2.5, 3.5, 4.5], [3.0, 4.0, 5.0, 6.0], MODEL]
+    resumed.server.model, resumed.shown = resumed.federation.model, resumed.federation.model
+    resumed.put_back()
+    assert [resumed.server.model.tolist(), resumed.shown.tolist()] == [models[0].tolist(), models[1].tolist()]
 
 
 def test_a_fit_that_begins_with_the_model_that_was_shown_last_spends_on_it_again() -> None:

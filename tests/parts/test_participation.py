@@ -166,6 +166,8 @@ def test_a_client_with_invalid_values_is_left_out_and_counted() -> None:
     assert float(weights) == 3.0
     assert callback.algorithm.report.left_out == [1]
     assert sorted(callback.algorithm.report.reported) == [0, 2]
+    log = {"clients": 2, "dropped": 0, "left_out": 1, "aggregations": 2, "aggregated": 1, "models_sent": 2 * (3 + 3)}
+    assert callback.algorithm.run.values() == {f"fed/{name}": value for name, value in log.items()}
 
 
 def test_a_circulating_model_that_became_invalid_is_as_it_was_before() -> None:

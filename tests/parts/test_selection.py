@@ -50,7 +50,9 @@ def test_clients_with_the_largest_losses_train() -> None:
     traffic = callback.algorithm.traffic
     assert (traffic.models_down, traffic.models_up) == (2 * 4, 2 * 2)
     assert (traffic.bits_down, traffic.bits_up) == (64 * 2 * 4, 64 * 2 * (2 + 4))  # a loss is a number
-    assert trainer.callback_metrics["fed/scored"] == 4
+    log = {"clients": 2, "dropped": 0, "left_out": 0, "scored": 4}
+    log |= {"aggregations": 2, "aggregated": 1, "models_sent": 12}
+    assert trainer.callback_metrics == {f"fed/{name}": value for name, value in log.items()}
 
 
 def test_candidates_come_in_proportion_to_their_sizes() -> None:
@@ -167,6 +169,8 @@ def test_tiers_credits_and_chances() -> None:
     clock = parts.VirtualClock([1, 9, 5, 1, 9, 5])
     sampler = begun(parts.TierSampler(2, clock, num_tiers=3, interval=1, credits=[5, 2, 1]), [1, 1, 1, 3, 1, 1])
     assert [sorted(tier) for tier in sampler.tiers] == [[1, 4], [2, 5], [0, 3]]
+    alike = begun(parts.TierSampler(2, parts.VirtualClock(), num_tiers=2), [1] * 400)
+    assert [tier.tolist() for tier in alike.tiers] == [list(range(200)), list(range(200, 400))]
     rng = np.random.default_rng(0)
     tiers = [tuple(sorted(draw(sampler, rng))) for _ in range(8)]
     assert Counter(tiers) == {(1, 4): 5, (2, 5): 2, (0, 3): 1}

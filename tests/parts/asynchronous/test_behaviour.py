@@ -170,8 +170,10 @@ def test_a_trace_file_gives_speeds_delays_and_windows(tmp_path: Path, encoding: 
 def test_time_and_models_sent_are_counted() -> None:
     callback = FedAsync(4, speeds=[100, 50])
     values = watch(callback, 2, [0.0, 0.0]).values[-1]
-    # uploads at 1 2 2 3 | 4 4 5 6: staleness in the second round 1, 0, 2 and so on; see the ties of the clock
-    assert (values["fed/virtual_time"], values["fed/staleness_max"], values["fed/aggregations"]) == (6.0, 2.0, 8.0)
+    # uploads at 1 2 2 3 | 4 4 5 6: staleness in the second round 0, 2, 1 and 0; see the ties of the clock
+    log = {"clients": 4, "dropped": 0, "left_out": 0, "aggregations": 8, "aggregated": 1.0, "models_sent": 9 + 8}
+    log |= {"staleness": 0.75, "staleness_max": 2, "rejected": 0, "buffer": 0, "virtual_time": 6.0, "utilization": 1.0}
+    assert values == {f"fed/{name}": value for name, value in log.items()}
     # 2 at first, and a reply to each of the 8 results but for the last, which is sent when the next round begins
     assert callback.algorithm.traffic.models_down == 2 + 7
     assert callback.algorithm.traffic.models_up == 8
@@ -186,6 +188,11 @@ def test_flush_at_each_rounds_end() -> None:
 def test_once_per_buffer_rejects_a_second_result() -> None:
     seen = watch(FedBuff(2, 4, once_per_buffer=True, speeds=[100, 40]), 1, [0.0, 0.0]).arrivals
     assert [(r.client, r.outcome) for r in seen] == [(0, "used"), (0, "rejected"), (1, "used"), (0, "used")]
+    # Client 0 arrives four times, and counts once; it gets three models after the first one.
+    values = watch(FedBuff(2, 4, once_per_buffer=True, speeds=[100, 20]), 1, [0.0, 0.0]).values[-1]
+    log = {"clients": 1, "dropped": 0, "left_out": 0, "aggregations": 0, "aggregated": 0.0, "models_sent": 5 + 4}
+    log |= {"staleness": 0.0, "staleness_max": 0, "rejected": 3, "buffer": 1, "virtual_time": 4.0, "utilization": 1.0}
+    assert values == {f"fed/{name}": value for name, value in log.items()}
 
 
 def test_invalid_results_are_left_out() -> None:
@@ -256,6 +263,7 @@ def test_broadcasts_cost_traffic_alone() -> None:
     assert results[0] == results[1]
     # six moves, each of them large, to ten clients
     assert sent[1] - sent[0] == 60
+    assert callback.algorithm.run.values()["fed/broadcasts"] == 6
 
 
 def test_the_timeline_counts_and_draws(tmp_path: Path) -> None:

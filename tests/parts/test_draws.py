@@ -1,0 +1,125 @@
+"""What parts draw for a seed stays the same from version to version, and does not depend on what else draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from parts.test_first_states import UNIFORM
+
+from fl_lightning import parts
+
+CLIENTS, SIZE = 6, 40
+TASK = parts.Task(1, 3, 2, round=4)
+UPDATE = torch.arange(1.0, SIZE + 1, dtype=torch.float64) / SIZE
+
+
+def begun(**options: Any) -> parts.Run:
+    """Return the fit of an algorithm in its fifth round, with seed 7."""
+    algorithm = parts.Algorithm(**{"sampler": parts.UniformSampler(3), **options})
+    model = torch.linspace(-1.0, 1.0, SIZE, dtype=torch.float64)
+    federation = parts.Federation(np.arange(1, CLIENTS + 1), model, parts.Layout.of_parameters(SIZE), seed=7)
+    algorithm.run = parts.Run.begin(algorithm, federation)
+    algorithm.run.begin_round(4, 5)
+    return algorithm.run
+
+
+def sent(exchange: parts.Exchange, **options: Any) -> list[float]:
+    """Return what the server sees of an update that passes an exchange in the second place."""
+    run = begun(exchange=exchange, **options)
+    start = torch.zeros_like(UPDATE)
+    return run.algorithm.chain.upload(parts.ClientResult(TASK, start, UPDATE, 1)).delta.tolist()
+
+
+def summed(exchange: parts.Exchange) -> list[float]:
+    run = begun(exchange=exchange, **UNIFORM)
+    for client in range(3):
+        run.algorithm.chain.upload(parts.ClientResult(parts.Task(client, client, 1, round=4), UPDATE * 0, UPDATE, 1))
+    seen, divisor = exchange.on_sum(3 * UPDATE, 3.0)
+    return [divisor, *seen.tolist()]
+
+
+def tasks(**options: Any) -> list[float]:
+    """Return the slots, clients and work of a round's tasks, and how many drop out."""
+    run = begun(**options)
+    run.round.draw()
+    drawn = [number for task in run.round.tasks for number in (task.slot, task.client, task.work or 0)]
+    return [*drawn, run.report.dropped]
+
+
+def mixed(before: Any) -> list[float]:
+    run = begun(aggregation=parts.Median(before=before))
+    rows = [parts.ClientResult(parts.Task(k, k, 1), UPDATE * 0, UPDATE * 0 + 2.0**k, 1) for k in range(5)]
+    return [float(row[0]) for row in next(iter(run.algorithm.aggregation.before.mix(parts.Updates(rows)).blocks()))]
+
+
+def bound(exchange: parts.DifferentialPrivacy) -> list[float]:
+    summed(exchange)
+    return [exchange.clip_norm]
+
+
+def width(client: int) -> float:
+    partial = parts.SubModels([1.0, 0.5, 0.25], drawn=True)
+    partial.federation = begun().federation
+    return partial.level(parts.Task(0, client, 1, round=4))
+
+
+FAILING = parts.Participation(available=0.8, dropout=0.3, stragglers=0.5)
+DRAWS: dict[str, Callable[[], list[float]]] = {
+    "uniform": tasks,
+    "uniform, failing": lambda: tasks(sampler=parts.UniformSampler(1.0), participation=FAILING),
+    "bernoulli": lambda: tasks(sampler=parts.BernoulliSampler(0.5)),
+    "groups": lambda: tasks(sampler=parts.GroupSampler(2, 2)),
+    "importance": lambda: tasks(sampler=parts.ImportanceSampler(3, initial="uniform")),
+    "power": lambda: tasks(sampler=parts.PowerOfChoice(3, 3)),
+    "oort": lambda: tasks(sampler=parts.Oort(3, parts.VirtualClock([1, 2, 3, 4, 5, 6]))),
+    "tiers": lambda: tasks(sampler=parts.TierSampler(1, parts.VirtualClock([1, 2, 3, 4, 5, 6]), num_tiers=3)),
+    "random places": lambda: sent(parts.RandomK(0.1)),
+    "levels": lambda: sent(parts.QSGD(3)),
+    "an attack": lambda: sent(parts.GaussianAttack([3])),
+    "attackers": lambda: sorted(begun(exchange=parts.SignFlipping(0.5)).algorithm.chain.members[1].attackers),
+    "local noise": lambda: sent(parts.LocalDifferentialPrivacy(1.0, noise_multiplier=1.0, delta=0.01)),
+    "noise": lambda: summed(parts.DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=0.01)),
+    "a bound": lambda: bound(parts.DifferentialPrivacy(1.0, noise_multiplier=0.1, delta=0.01, adaptive_quantile=0.5)),
+    "rounding": lambda: summed(parts.SecureAggregation(1.0, 16, 4)),
+    "buckets": lambda: mixed(parts.Bucketing(2)),
+    "clusters": lambda: begun(schedule=parts.Clusters(number=2)).algorithm.schedule.models[1].tolist(),
+    "widths": lambda: [width(client) for client in range(CLIENTS)],
+    "a generator": lambda: torch.rand(2, generator=begun().algorithm.sampler.generator()).tolist(),
+    "a task's generator": lambda: torch.rand(2, generator=begun().algorithm.sampler.generator(TASK, 5)).tolist(),
+}
+
+
+#: The first six numbers, and the sum of all.
+EXPECTED: dict[str, list[float]] = {
+    "uniform": [0, 4, 0, 1, 0, 0, 12],
+    "uniform, failing": [0, 3, 0, 1, 2, 2, 11],
+    "bernoulli": [0, 2, 0, 0, 2],
+    "groups": [0, 4, 0, 1, 2, 0, 17],
+    "importance": [0, 1, 0, 1, 5, 0, 12],
+    "power": [0, 2, 0, 1, 5, 0, 13],
+    "oort": [0, 2, 0, 1, 5, 0, 13],
+    "tiers": [0, 1, 0, 0, 1],
+    "random places": [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 23.5],
+    "levels": [0.0, 0.0, 0.0, 0.0, 1.2399596768, 0.0, 19.8393548282],
+    "an attack": [0.3664251248, -0.4990211536, 1.6660957084, -0.2936161889, 1.4524994778, 1.0601242339, 6.4652394273],
+    "attackers": [1, 4, 5, 10],
+    "local noise": [-0.4404483304, 0.8164473142, 0.6865159767, -0.4704952351, 0.3954398, 0.2192629835, 8.3523135344],
+    "noise": [3.0, 1.7744158873, 1.9055390033, 0.8030703876, -0.5981019526, -0.2362831959, 69.4899578838],
+    "a bound": [1.1031307767, 1.1031307767],
+    "rounding": [3.0, 0.0, 0.1428571429, 0.1428571429, 0.2857142857, 0.4285714286, 65.0],
+    "buckets": [8.5, 6.0, 2.0, 16.5],
+    "clusters": [-0.7688030522, 0.2909097738, -0.7017058609, -1.8413543307, -0.2821775136, -1.1985636529, 2.5879820286],
+    "widths": [1.0, 0.5, 1.0, 0.5, 0.5, 1.0, 4.5],
+    "a generator": [0.4275079966, 0.1748182774, 0.6023262739],
+    "a task's generator": [0.3277873993, 0.1565422416, 0.4843296409],
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_draws_of_a_seed(name: str) -> None:
+    found = DRAWS[name]()
+    assert [*found[:6], sum(found)] == pytest.approx(EXPECTED[name], abs=1e-9)
