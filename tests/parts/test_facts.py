@@ -1,4 +1,6 @@
-"""What parts say of themselves, which other rooms ask: ``facts.txt`` has it all, a line for each part.
+"""What parts say of themselves, which other rooms ask, and what they keep: ``facts.txt`` has a line for each part.
+
+Of vectors of clients it has the first one, and the weight of client 2 of three in their mean.
 
 A fact that is changed on purpose is written there by ``PYTHONPATH=tests python -m parts.test_facts``.
 """
@@ -9,48 +11,66 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from parts.test_first_states import CLOCK, LAYOUT, STATES, UNIFORM, begun
+import torch
+from parts.test_first_states import CLOCK, DYNAMIC, LAYOUT, LOCAL, MESSAGES, MIME, PRIVATE, UNIFORM, begun, shown
 
 from fl_lightning import parts
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.samplers.uniform import Arrivals
 
 FILE = Path(__file__).with_name("facts.txt")
-WIDTHS, DRAWN, LOSS = parts.SubModels([1.0, 0.5]), parts.SubModels([0.5], drawn=True), parts.MeasuredLoss()
-SUMS = parts.SecureAggregation(1.0)
-#: Algorithms of further parts, and of the same ones with other settings.
-OTHERS: list[dict[str, Any]] = [
-    {"sampler": parts.UniformSampler(0.5), "schedule": parts.Redistribution(2, "aggregate", "count", True)},
-    {"sampler": parts.BernoulliSampler(0.5)},
-    {"sampler": parts.GroupSampler([[0, 2], [1]], 1), "schedule": parts.Hierarchical(2, 3, "aggregate")},
-    {"sampler": parts.PowerOfChoice(1, 2)},
-    {"sampler": parts.PowerOfChoice(1, 2, candidates="uniform")},
-    {"sampler": Arrivals(1), "schedule": parts.Asynchronous(CLOCK, buffer_size=2)},
-    {"sampler": Arrivals(4), "schedule": parts.Asynchronous(CLOCK)},
-    {"schedule": parts.Asynchronous(CLOCK, buffer_size=2, once_per_buffer=True)},
-    {"schedule": parts.Asynchronous(CLOCK, buffer_size=2, wait_for_flush=True, flush_rounds=True)},
-    {"schedule": parts.SampledStaleness(2, buffer_size=2)},
-    {"schedule": parts.Clusters(number=3)},
-    {"schedule": parts.FineTuning(every=2, frozen="head.bias")},
+LOSS = parts.MeasuredLoss()
+#: The options of algorithms whose parts are shown.
+OPTIONS: list[dict[str, Any]] = [
+    *({"sampler": each} for each in (
+        parts.UniformSampler(2), parts.ImportanceSampler(1), parts.ImportanceSampler(1, initial="uniform"),
+        parts.ActiveSampler(1), parts.Oort(1, CLOCK), parts.Oort(1, CLOCK, pace=7.0), parts.BernoulliSampler(0.5),
+        parts.TierSampler(1, CLOCK, num_tiers=2, credits=[3, 1]), parts.GroupSampler([[0, 2], [1]], 1),
+        parts.PowerOfChoice(1, 2), parts.PowerOfChoice(1, 2, candidates="uniform"), parts.UniformSampler(0.5),
+    )),
+    *({"schedule": each} for each in (
+        parts.Redistribution(2), parts.Redistribution(2, "aggregate", "count", True),
+        parts.Hierarchical([[0, 2], [1]], 2), parts.Hierarchical(2, 3, "aggregate"),
+        parts.Asynchronous(CLOCK), parts.Asynchronous(CLOCK, concurrency=1), parts.Asynchronous(CLOCK, buffer_size=2),
+        parts.Asynchronous(CLOCK, buffer_size=2, once_per_buffer=True), parts.SampledStaleness(2),
+        parts.Asynchronous(CLOCK, buffer_size=2, wait_for_flush=True, flush_rounds=True),
+        parts.SampledStaleness(2, buffer_size=2), parts.ClientAverage("all", "samples"), parts.ClientAverage("active"),
+        parts.ProximalModels(), parts.FineTuning(), parts.FineTuning(every=2, frozen="head.bias"),
+        parts.AdaptiveStart(), parts.Clusters(number=3),
+    )),
+    *({"objective": each} for each in (
+        parts.ControlVariates(), parts.ControlVariates(option=1, momentum=0.5), parts.ModelContrast(),
+        parts.Prototypes(), parts.TwoHeads("head"), parts.MoreauEnvelope(), parts.ModelMixture(alpha=0.25),
+        parts.SharedMomentum(is_corrected=False), parts.Frozen("head.bias"), parts.CalibratedLogits(),
+        parts.NotTrueDistillation(), parts.Decorrelation(), parts.SharpnessAware(), parts.MetaLearning(),
+    )),
+    *({"exchange": each} for each in (
+        parts.TopK(0.5), parts.TopK(0.5, error_feedback=False), parts.QSGD(4, link="down"), LOCAL,
+        parts.PersonalParameters("head.bias"), parts.PersonalParameters("*"), parts.StackMessages(),
+        [parts.GaussianAttack([0]), parts.RandomK(0.5), parts.SignSGD(error_feedback=False)],
+        [parts.SignFlipping([0]), parts.LowRank(1)], [parts.TopK(0.5, link="down"), parts.TopK(0.5, of="model")],
+    )),
+    *({"aggregation": each} for each in (
+        parts.StaleMean(), parts.StaleMean("uniform"), parts.RememberedUpdates(), parts.RememberedUpdates("samples"),
+        parts.CenteredClipping(1.0), parts.ExtrapolatedMean(), parts.AdapterMean(), parts.NormalizedMean(0.5),
+        parts.Median(before=parts.Bucketing(2)), parts.CurrentMean(), parts.StalenessWeightedDeltas(),
+    )),
+    *({"server_optimizer": each} for each in (
+        parts.TorchServer(torch.optim.Adam), parts.Momentum(), parts.Adaptive("yogi"), parts.Mixing(0.5),
+    )),
+    *({"exchange": each, **UNIFORM} for each in (PRIVATE, parts.SecureAggregation(1.0))),
+    {"optimizer_state": "kept"}, {"optimizer_state": "kept", "schedule": parts.ProximalModels()}, {"buffers": "local"},
+    {"exchange": [parts.Clip(1.0), parts.Mimic([0])], "buffers": "server"},
+    {"objective": parts.ControlVariates(), **UNIFORM},
+    {"objective": DYNAMIC, "server_optimizer": parts.DynamicServer(DYNAMIC)},
+    {"objective": MIME, "schedule": parts.GradientFirst(objective=MIME)},
     {"objective": parts.Proximal(0.5), "aggregation": parts.NormalizedMean(mu=0.5)},
     {"objective": LOSS, "aggregation": parts.FairMean(1.0, LOSS)},
     {"objective": LOSS, "aggregation": parts.FairMean(1.0, LOSS, 2.0)},
-    {"objective": parts.ControlVariates(option=1, momentum=0.5)},
-    {"objective": parts.SharedMomentum(is_corrected=False)},
-    {"objective": parts.Frozen("head.bias")},
-    *({"objective": make()} for make in (parts.CalibratedLogits, parts.NotTrueDistillation, parts.Decorrelation)),
-    *({"objective": make()} for make in (parts.SharpnessAware, parts.MetaLearning)),
-    {"exchange": parts.PersonalParameters("*")},
-    {"exchange": [parts.Clip(1.0), parts.Mimic([0])], "buffers": "server"},
-    {"exchange": [parts.GaussianAttack([0]), parts.RandomK(0.5), parts.SignSGD(error_feedback=False)]},
-    {"exchange": [parts.SignFlipping([0]), parts.LowRank(1)]},
-    {"exchange": [parts.TopK(0.5, link="down"), parts.TopK(0.5, of="model")]},
-    {"aggregation": parts.NormalizedMean(0.5)},
-    {"aggregation": parts.Median(before=parts.Bucketing(2))},
-    {"aggregation": parts.CurrentMean()},
-    {"aggregation": parts.StalenessWeightedDeltas()},
-    {"server_optimizer": parts.Mixing(0.5)},
-]
+    {"aggregation": parts.AdapterStack(MESSAGES), "exchange": MESSAGES},
+    {"sampler": Arrivals(1), "schedule": parts.Asynchronous(CLOCK)},
+    {"sampler": Arrivals(4), "schedule": parts.Asynchronous(CLOCK)},
+]  # fmt: skip
 #: What is asked with an argument, of three clients of which two train.
 ASKED: dict[type[Part], dict[str, Callable[[Any], Any]]] = {
     parts.ClientSampler: {
@@ -95,17 +115,16 @@ def facts_of(part: Part) -> Iterator[tuple[str, Any]]:
 
 
 def lines() -> list[str]:
-    found: dict[str, str] = {}
-    for options in [{**UNIFORM, "exchange": SUMS}, *(options for options, _ in STATES), *OTHERS]:
+    found: set[str] = set()
+    for options in OPTIONS:
         algorithm = begun(**options)
+        states = [shown(part.declared()) for part in algorithm.run.parts]
         algorithm.schedule.cohort_size = 2
         algorithm.run.begin_round(0)
-        for part in algorithm.run.parts:
-            words = repr(part)
-            if words not in found:
-                facts = [f"{name}={fact!r}" for name, fact in facts_of(part) if fact is True or fact not in USUAL]
-                found[words] = f"{words}: {', '.join(facts)}"
-    return sorted(found.values())
+        for part, kept in zip(algorithm.run.parts, states, strict=True):
+            facts = [f"{name}={fact!r}" for name, fact in facts_of(part) if fact is True or fact not in USUAL]
+            found.add(f"{part!r}: {', '.join(facts)}; keeps {kept}")
+    return sorted(found)
 
 
 def test_parts_say_of_themselves_what_is_written_down() -> None:
