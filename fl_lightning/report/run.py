@@ -59,7 +59,8 @@ class RunPicture(Drawn):
     figure: Figure
 
     def __repr__(self) -> str:
-        return f"RunPicture({len(self.figure.axes)} panels; `.savefig(path)` writes it)"
+        panels = sum(axes.axison for axes in self.figure.axes)
+        return f"RunPicture({panels} panels; `.savefig(path)` writes it)"
 
 
 def plot_run(

@@ -1,44 +1,105 @@
-"""What a picture shows, in words: a line for each thing, with its place, size and colour."""
+"""What a figure shows, as lines of text: with it a test compares all that a reader sees at once."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.collections import Collection, LineCollection
 from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.lines import AxLine, Line2D
 from matplotlib.patches import Rectangle
+from matplotlib.text import Text
 
 
-def drawn(axes: Axes) -> list[str]:
-    """Return a line for each bar, line and text of some axes, and for what stands around them."""
-    found = [f"{axes.get_xlabel()} | {axes.get_ylabel()} | {axes.get_title()} in {axes.title.get_fontsize():g}"]
-    found.append("without " + " ".join(side for side, spine in axes.spines.items() if not spine.get_visible()))
-    found.append(f"from {numbers(*axes.get_xlim(), *axes.get_ylim())}")
-    for bar in axes.patches:
-        assert isinstance(bar, Rectangle)
-        place = numbers(*bar.get_xy(), bar.get_width(), bar.get_height())
-        edge = f"{to_hex(bar.get_edgecolor())} {bar.get_linewidth():g}" if bar.get_edgecolor()[3] else "no edge"
-        found.append(f"bar {place} {to_hex(bar.get_facecolor())} {edge} {bar.get_hatch() or ''}".strip())
-    for line in axes.lines:
-        x, y = line.get_data()
-        look = f"{to_hex(line.get_color())} {line.get_linewidth():g} {line.get_linestyle()} {line.get_marker()}"
-        found.append(f"line {numbers(*x)} at {numbers(*y)} {look}")
-    for text in axes.texts:
-        look = f"{text.get_ha()} {text.get_va()} in {text.get_fontsize():g}"
-        found.append(f"text {numbers(*text.get_position())} {text.get_text()!r} {look}")
-    ticks = axes.get_xticklabels()
-    sizes = {numbers(tick.get_fontsize(), tick.get_rotation()) for tick in ticks}
-    found.append(f"ticks {' '.join(tick.get_text() for tick in ticks)} in {' or '.join(sorted(sizes))}")
-    legend = axes.get_legend()
-    if legend is not None:
-        names = [text.get_text() for text in legend.get_texts()]
-        frame = "framed" if legend.get_frame_on() else "without frame"
-        place = numbers(*axes.transAxes.inverted().transform(legend.get_bbox_to_anchor().get_points()[0]))
-        sizes = {numbers(text.get_fontsize(), legend.labelspacing) for text in legend.get_texts()}
-        title = legend.get_title().get_text()
-        found.append(f"legend {title!r} {names} at {place} {legend._loc} {frame} in {' or '.join(sorted(sizes))}")
-    return found
+def drawn(figure: Figure) -> list[str]:
+    """Return the size of a figure, and of all its axes the labels, the ticks, and what is drawn."""
+    width, height = figure.get_size_inches()
+    lines = [f"figure {width:.2f} x {height:.2f} inches"]
+    for axes in figure.axes:
+        if not axes.axison:
+            lines.append("nothing")
+            continue
+        lines.append(f"axes {axes.get_title()!r} {axes.get_title(loc='left')!r} {axes.get_title(loc='right')!r}")
+        lines += [f"  {_axis(axes.xaxis)}", f"  {_axis(axes.yaxis)}"]
+        lines += [f"  {_artist(artist)}" for artist in axes.get_children() if _is_shown(artist, axes)]
+        legend = axes.get_legend()
+        if legend is not None:
+            lines.append(f"  legend {[text.get_text() for text in legend.get_texts()]}, {legend._ncols} columns")
+    for legend in figure.legends:
+        shown = [f"{text.get_text()!r} {_artist(each)}" for text, each in _entries(legend)]
+        lines.append(f"legend {legend._outside_loc} of {legend._ncols} columns:")
+        lines += [f"  {each}" for each in shown]
+    return lines
 
 
-def numbers(*values: Any) -> str:
-    return " ".join(f"{float(value):.4g}" for value in values)
+def assert_as_in(path: Path, lines: Iterable[str], folder: Path) -> None:
+    """Compare lines with those of a file, which somebody has read; what is found is left in a folder."""
+    found = "".join(f"{line.rstrip()}\n" for line in lines)
+    (folder / path.name).write_text(found, encoding="utf-8")
+    assert found == path.read_text(encoding="utf-8"), f"If this is right, copy {folder / path.name} to {path}."
+
+
+def read(path: Path) -> list[str]:
+    """Return what a page of HTML shows, with a line for each row of a table."""
+    page = path.read_text(encoding="utf-8")
+    page = re.sub(r"(?s)^.*<body>|<style.*?</style>|<pre>.*?</pre>|<div.*?>", "", page)
+    page = re.sub("</(div|td|th|tr|p|figure|figcaption)>", "", page)
+    page = re.sub(r'base64,[^"]*', "base64", page)
+    # Of the classes those count that decide how a cell looks.
+    page = re.sub(r' class="(?:data|row_heading|col_heading|index_name)[^"]*?((?: best| text| long)*)"', r"\1", page)
+    page = re.sub(r"\s*\n\s*(?=<t[dh])", " ", page)
+    return [line.strip() for line in page.splitlines() if line.strip()]
+
+
+def _entries(legend: Any) -> Iterable[tuple[Text, Artist]]:
+    return zip(legend.get_texts(), legend.legend_handles, strict=True)
+
+
+def _axis(axis: Axis) -> str:
+    low, high = axis.get_view_interval()
+    shown = [label.get_text() for label in axis.get_ticklabels()]
+    return f"{axis.get_label_text()!r} {_numbers([low, high])} {shown} as {axis.get_major_formatter()(0.5)!r}"
+
+
+def _is_shown(artist: Artist, axes: Axes) -> bool:
+    is_text = isinstance(artist, Text) and artist in axes.texts
+    return is_text or (isinstance(artist, Line2D | Rectangle | Collection) and artist is not axes.patch)
+
+
+def _artist(artist: Any) -> str:
+    label = artist.get_label()
+    name = "" if str(label).startswith("_child") else f" {label!r}"
+    alpha = "" if artist.get_alpha() is None else f" alpha {artist.get_alpha():g}"
+    rest = f"{alpha} order {artist.get_zorder():g}"
+    if isinstance(artist, AxLine):
+        return f"line through {artist.get_xy1()} slope {artist.get_slope()} {_line(artist)}{rest}"
+    if isinstance(artist, Line2D):
+        x, y = (_numbers(np.asarray(data, dtype=float)) for data in artist.get_data())
+        return f"line{name} {x} {y} {_line(artist)}{rest}"
+    if isinstance(artist, Rectangle):
+        sides = _numbers([*artist.get_xy(), artist.get_width(), artist.get_height()])
+        return f"bar{name} {sides} {to_hex(artist.get_facecolor())}{rest}"
+    if isinstance(artist, LineCollection):
+        return f"bars {[_numbers(np.ravel(each)) for each in artist.get_segments()]}{rest}"
+    if isinstance(artist, Collection):
+        points = artist.get_paths()[0].vertices if artist.get_paths() else []
+        return f"area {_numbers(np.ravel(points))} {to_hex(artist.get_facecolor()[0])}{rest}"
+    return f"text {artist.get_text()!r} {_numbers(artist.get_position())} {artist.get_fontsize():g}{rest}"
+
+
+def _line(line: Line2D) -> str:
+    _, dashes = line._unscaled_dash_pattern  # type: ignore[attr-defined]
+    mark = f"{line.get_marker()} {line.get_markersize():g} {line.get_markerfacecolor()} {line.get_markevery()}"
+    return f"{to_hex(line.get_color())} {line.get_linestyle()} {dashes} {line.get_linewidth():.2f} mark {mark}"
+
+
+def _numbers(values: Iterable[float]) -> str:
+    return f"[{' '.join(f'{value:.4g}' for value in values)}]"

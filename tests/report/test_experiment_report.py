@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
+from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
+from helpers.drawn import assert_as_in, read
 from helpers.small_table import small
 from helpers.written_results import BASE, GAPS, write_results
 from rich.console import Console
 
 from fl_lightning.command import main
 from fl_lightning.experiment import run_table
+from fl_lightning.experiment.files import read_json, write_json
 from fl_lightning.report import experiment_report
 from fl_lightning.report.notes import missing_columns
 from fl_lightning.report.results import Results, read_results
+
+HERE = Path(__file__).parent
 
 pytestmark = pytest.mark.usefixtures("without_drawing")
 
@@ -45,44 +52,78 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-def change_results(folder: Path) -> None:
-    """Let two versions of the code have run, and some runs end after their last aggregation."""
-    results = folder / "results.csv"
-    with results.open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    with results.open("w", newline="") as file:
+def change(path: Path, change_row: Callable[[dict[str, str]], dict[str, Any]]) -> None:
+    """Change the rows of a CSV file."""
+    with path.open(newline="") as file:
+        rows = [{**row, **change_row(row)} for row in csv.DictReader(file)]
+    with path.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
-        writer.writerows({**row, "code": row["code"] and ("2" if row["method"] == "RADFed" else "1")} for row in rows)
+        writer.writerows(rows)
+
+
+def write_everything(folder: Path) -> None:
+    """Write results of which each section of a report has something to say; FedAvg is named Local."""
+    theirs = {"Paper": {"select": "last", "runs": 4, "scores": {"RADFed": {"score": 54.0, "sd": 1.0}, "Local": 40.0}}}
+    write_results(folder, stand_in="A & B.", published=theirs, paper={"Local": 50.0, "RADFed": 2.0})
+    results = folder / "results.csv"
+    results.write_text(results.read_text().replace("FedAvg", "Local"))
+    # Two versions of the code have run, and predicting one class reaches 25 % of the second data set.
+    change(
+        results,
+        lambda row: {
+            "code": row["code"] and ("2" if row["method"] == "RADFed" else "1"),
+            "constant_score": "0.25" if row["data"] == "hard" else "0.1",
+        },
+    )
+    table = json.loads(json.dumps(read_json(folder / "table.json")).replace("FedAvg", "Local"))
+    table["data"]["easy"] |= {"validate_on_test": True, "smoothing": 2, "curves": ["val_acc", "val_loss"]}
+    table["data"]["hard"] |= {"targets": [0.3], "stand_in": None}
+    write_json(folder / "table.json", table)
+    cells = folder / "cells"
+    for cell in list(cells.glob("*-FedAvg-*")):
+        cell.rename(str(cell).replace("FedAvg", "Local"))
+    # Some runs end after their last aggregation, and one gives a guarantee of privacy.
     for number, aggregated in enumerate(([1, 0, 0], [0, 1, 0], [0, 0, 1])):
-        curve = folder / "cells" / f"hard-RADFed-{number}" / "curve.csv"
-        head, *lines = curve.read_text().splitlines()
-        more = [f"{line},{value}" for line, value in zip(lines, aggregated, strict=True)]
-        curve.write_text("\n".join([f"{head},fed/aggregated", *more]) + "\n")
+        rounds = iter(aggregated)
+        curve = cells / f"hard-RADFed-{number}" / "curve.csv"
+        change(curve, lambda row, rounds=rounds: {"fed/aggregated": next(rounds)})
+    change(cells / "easy-RADFed-3" / "curve.csv", lambda row: {"fed/epsilon": row["round"], "fed/delta": 1e-3})
+    clients = {"Local": ["0,bonn,1,0.5", "1,lund,3,0.6"], "RADFed": ["0,bonn,1,0.7", "1,lund,3,0.5"]}
+    for method, lines in clients.items():
+        text = "\n".join(["client,name,samples,test_acc", *lines])
+        (cells / f"easy-{method}-0" / "clients.csv").write_text(text)
+    versions = {"python": "3.11", "torch": "2.9", "lightning": "2.6", "numpy": "2.3"}
+    for cell, day, seconds in (("easy-Local-0", 28, 60.0), ("easy-RADFed-5", 29, 120.0)):
+        times = {"begun": f"2026-11-{day}T08:15:30+00:00", "ended": f"2026-11-{day}T09:20:30+00:00"}
+        write_json(cells / cell / "run.json", {**versions, **times, "seconds": seconds, "device": "cpu"})
+    tried = [(0.1, "0.5", "yes", ""), (1.0, "", "", "ValueError: x")]
+    points = [["easy", "RADFed", json.dumps({"lr": lr}), *rest] for lr, *rest in tried]
+    with (folder / "tuning.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["data", "method", "values", "val", "chosen", "error"], *points])
+    (folder / "partitions").mkdir()
+    for ending in ("png", "pdf"):
+        (folder / "partitions" / f"abcdef0123-fold_1-seed_2.{ending}").write_bytes(b"a picture")
+
+
+def shown(folder: Path) -> Iterator[str]:
+    """Yield what a report shows: the page, and the figures in its files."""
+    yield from read(folder / "report.html")
+    for path in sorted((folder / "figures").iterdir()):
+        yield f"\n{path.name}"
+        if path.suffix == ".png":
+            yield path.read_bytes().partition(b"IEND")[2][4:].decode(errors="replace")
 
 
 def test_the_page_holds_all_it_needs(tmp_path: Path) -> None:
-    write_results(tmp_path, stand_in="A & B.")
-    change_results(tmp_path)
+    write_everything(tmp_path)
     path = experiment_report(tmp_path, tmp_path / "out")
-    text = path.read_text(encoding="utf-8")
-    page = Page(text)
+    page = Page(path.read_text(encoding="utf-8"))
     assert page.open == []
     assert "script" not in page.seen
     assert all(link.startswith(("data:", "#")) for link in page.links)
     assert {link[1:] for link in page.links if link.startswith("#")} <= page.ids
-    assert "By &lt;hand&gt;" in text
-    assert "3 methods, 2 data sets, 2 folds, 3 seeds: " in text
-    assert "Stand-in data: easy, hard. A &amp; B." in text
-    assert "1 failed, 0 with a score that is NaN or infinite. No number includes these." in text
-    assert "RADFed on hard (2 of 6 runs, up to 2 rounds)" in text
-    assert "2 versions of the code: 1, 2" in text
-    assert re.search(r'<td class="data row\d col\d best" >53\.50 ± 1\.87 †</td>', text) and "\N{MINUS SIGN}3.33" in text
-    names = {file.relative_to(tmp_path / "out").as_posix() for file in (tmp_path / "out").rglob("*.*")}
-    for name in ("scores", "relative", "significance", "ranks", "paper", "communication", "failed", "runs", "versions"):
-        assert {f"tables/{name}.csv", f"tables/{name}.tex"} <= names
-    for name in ("curve-easy-val_acc", "across-Ease-val_acc", "spread-easy", "comparison-Ease", "divergence-hard"):
-        assert {f"figures/{name}.{ending}" for ending in ("png", "pdf", "svg")} <= names
+    assert_as_in(HERE / "everything.txt", shown(tmp_path / "out"), tmp_path)
 
 
 def test_the_report_of_a_run_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

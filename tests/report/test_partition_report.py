@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.drawn import assert_as_in, drawn, read
 from lightning.pytorch.loggers import WandbLogger
 from torch.utils.data import TensorDataset
 
@@ -15,6 +16,8 @@ from fl_lightning import TensorDataModule, partition_report
 from fl_lightning.data import FederatedDataModule, SampleSplit, Source
 from fl_lightning.datamodules import DigitsDataModule
 from fl_lightning.partitioners import IIDPartitioner, Partition
+
+HERE = Path(__file__).parent
 
 pytestmark = pytest.mark.usefixtures("without_drawing")
 
@@ -36,6 +39,17 @@ class Eight(FederatedDataModule):
     def load(self) -> Source:
         dataset = TensorDataset(torch.zeros(8, 1), torch.from_numpy(LABELS))
         return Source(dataset, self._labels, class_names=["<cat>", "dog & co"] if self._labels is not None else None)
+
+
+class Listed(FederatedDataModule):
+    """Samples of which some are of no client."""
+
+    def __init__(self, source: Source, partition: Partition) -> None:
+        super().__init__(lambda labels: partition, split=SampleSplit(val=0.25, test=0.25))
+        self._source = source
+
+    def load(self) -> Source:
+        return self._source
 
 
 class WithFeatures(Eight):
@@ -147,6 +161,16 @@ def test_the_figure_shows_samples_mixes_and_sizes() -> None:
     assert colours[0] == colours[1]
     assert sum(bar.get_height() for bar in histogram.patches) == 2  # type: ignore[attr-defined]
     assert histogram.get_title(loc="right") == "dashed: mean 4.0"
+
+
+def test_the_whole_report(tmp_path: Path) -> None:
+    sizes = np.repeat(np.arange(6), [1, 2, 3, 4, 5, 65])
+    labels = np.arange(160) % 3
+    source = Source(TensorDataset(torch.zeros(160, 1), torch.from_numpy(labels)), labels, class_names=["a", "b", "c"])
+    data = Listed(source, Partition(tuple(np.flatnonzero(sizes == client) for client in range(6))))
+    report = partition_report(ready(data), tmp_path, features={"soil": labels // 2}, max_clients=4)
+    # The largest client has 65 samples, so that a bar of the histogram stands for three sizes.
+    assert_as_in(HERE / "partition.txt", [*drawn(report.figure), *read(tmp_path / "partition.html")], tmp_path)
 
 
 def test_only_the_largest_clients_are_drawn_one_by_one() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.drawn import assert_as_in, drawn
 from lightning.pytorch.loggers import CSVLogger
 from matplotlib.text import Text
 from torch.utils.data import TensorDataset
@@ -56,21 +57,18 @@ def test_the_prefix_of_a_logger_is_no_part_of_the_names(tmp_path: Path, prefix: 
     assert [line.get_ydata().tolist() for line in panel.lines] == [[0.25, 0.5]]
 
 
-def test_each_kind_of_value_has_a_panel(log_dir: Path) -> None:
+def test_each_kind_of_value_has_a_panel(tmp_path: Path) -> None:
+    rising = [n / 32 for n in range(1, 32)]
+    columns = {"train_loss": [1.0] * 31, "val_loss": [2.0] * 31, "train_mse": rising, "fed/clients": [5.0] * 31}
+    columns |= {"val_acc": rising, "val_acc_clients": [0.5] * 31, "val_acc_clients_std": [0.1] * 31, "test_acc": rising}
     data = Classes(IIDPartitioner(10), split=ClientSplit(5))
     data.setup()
-    figure = plot_run(log_dir, data, {"val": {3: 0.5, 4: 0.25}, "test": {}})
-    assert repr(figure) == "RunPicture(4 panels; `.savefig(path)` writes it)"
-    assert figure._repr_png_().startswith(b"\x89PNG")
-    clients, accuracies, losses, scores = figure.figure.axes
-    # in one line they would touch
-    assert [text.get_text() for text in clients.texts] == ["train\n(6)", "validation\n(2)", "test\n(2)"]
-    assert (accuracies.get_ylabel(), losses.get_ylabel()) == ("accuracy", "loss")
-    [line] = accuracies.lines
-    assert (list(line.get_xdata()), list(line.get_ydata())) == ([1, 2], [0.25, 0.5])  # type: ignore[arg-type]
-    # the worst client first, and the mean as a line
-    assert [label.get_text() for label in scores.get_xticklabels()] == ["4", "3"]
-    assert list(scores.lines[0].get_ydata()) == [0.375, 0.375]  # type: ignore[arg-type]
+    scores = {"val": {3: 0.5, 4: 0.25, 5: float("nan")}, "train": {}, "test": {0: 1.0}}
+    picture = plot_run(with_log(tmp_path, columns), data, scores)
+    assert repr(picture) == "RunPicture(5 panels; `.savefig(path)` writes it)"
+    assert picture._repr_png_().startswith(b"\x89PNG")
+    # In a set of clients the worst one is first, and the line is the mean; a score that is not finite is counted.
+    assert_as_in(Path(__file__).with_name("run.txt"), drawn(picture.figure), tmp_path)
 
 
 def test_other_metrics_have_a_panel_of_their_own(tmp_path: Path) -> None:
