@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.values import check_expected_messages
 from lightning.fabric.utilities import registry
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultMetric
 from torch._dynamo import guards
@@ -33,23 +34,7 @@ for logger in logging.root.manager.loggerDict.values():
         logger.addHandler = lambda handler: None  # type: ignore[method-assign]
 
 
-matches = pytest.RaisesExc.matches
-#: ``None`` in a message that is no setting in a part's words (``lr=None``), no item of a list and no choice.
-NO_VALUE = re.compile(r"(?<![=\w'\[])(?<!or )None\b(?! of \[)|`(?!weights|check_val)\w+=None`")
-
-
-def is_expected(expected: Any, error: BaseException | None) -> bool:
-    """Return whether an error is the expected one.
-
-    A message shows no ``None`` in the place of a value, unless the test names it.
-    """
-    found = matches(expected, error)
-    names_it = expected.match is not None and "None" in expected.match.pattern
-    assert not found or names_it or not NO_VALUE.search(str(error)), error
-    return found
-
-
-pytest.RaisesExc.matches = is_expected  # type: ignore[method-assign,assignment]
+check_expected_messages()
 
 
 def pytest_collection_finish() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from helpers.small_table import small
+from helpers.values import assert_values
 from rich.console import Console
 
 from fl_lightning.experiment import run_table
@@ -49,7 +50,9 @@ class Run:
 def run_here(table: dict[str, Any], folder: Path, workers: int = 0, **options: Any) -> Run:
     console = Console(file=io.StringIO(), width=1000)
     rows = run_table(table, folder, workers=workers, checkpoint_seconds=0, console=console, **options)
-    return Run(table, folder, rows, console.file.getvalue())  # type: ignore[attr-defined]
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert_values(text)
+    return Run(table, folder, rows, text)
 
 
 @pytest.fixture(scope="session")

@@ -11,9 +11,11 @@ import yaml
 from experiment.conftest import run_here
 from helpers.by_client import table_of_clients
 from helpers.small_table import small, with_methods
+from helpers.values import assert_values
 
 from fl_lightning.command import main
 from fl_lightning.experiment import Findings, check_table, describe_plan, read_table
+from fl_lightning.experiment.check import _SHOWN, refuse_mistakes
 
 
 def check(table: dict[str, Any]) -> Findings:
@@ -184,13 +186,21 @@ MISTAKES = {
     "ModelCheckpoint with `every_n_train_steps`": with_trainer(("ModelCheckpoint", {"every_n_train_steps": 2})),
     "BackboneFinetuning(unfreeze": with_trainer(("BackboneFinetuning", {"unfreeze_backbone_at_epoch": 2})),
     "'max_epoch'": with_trainer(max_epoch=4),
-    "`trainer.max_epochs`, must be a whole number": small(trainer={"accelerator": "cpu"}),
+    "`trainer.max_epochs`, must be a whole number in [1, inf), got None": small(trainer={"accelerator": "cpu"}),
     "`trainer` must leave `callbacks`": with_trainer(callbacks=[]),
     "enable_checkpointing": with_trainer(enable_checkpointing=False),
     '"hidden"': with_data(model={"class_path": "fl_lightning.models.MLPClassifier", "init_args": {"hidden": "wide"}}),
     "`score` is 'test_accuracy'": with_data(score="test_accuracy", score_mode="max"),
     "`score` is 'val_acc_clients'": with_data(score="val_acc_clients"),
     "`monitor` is 'val_f1_clients'": with_data(monitor="val_f1_clients"),
+    "`model` LightningModule must define forward, validation_step, test_step": with_data(
+        model={"class_path": "lightning.LightningModule"}
+    ),
+    "comes every 5 rounds of 4": with_trainer(check_val_every_n_epoch=5),
+    "`check_val_every_n_epoch` must be a whole number in [1, inf), got 0": with_trainer(check_val_every_n_epoch=0),
+    "its arguments by name, got {'class_path': 'lightning.pytorch.callbacks.Timer', 'arguments': {}}": small(
+        callbacks=[{"class_path": "lightning.pytorch.callbacks.Timer", "arguments": {}}]
+    ),
     "`callbacks` must be": small(callbacks=["x"]),
     "must be of the kind AggregationCallback, so": with_methods(
         No={"callback": {"class_path": "lightning.pytorch.callbacks.ModelSummary"}}
@@ -219,3 +229,24 @@ def test_a_mistake_is_named(faulty: None) -> None:
     found = {name: check(table) for name, table in MISTAKES.items()}
     wrong = {name: got for name, got in found.items() if len(got.mistakes) != 1 or name not in got.mistakes[0]}
     assert wrong == {}
+    for name, got in found.items():
+        assert_values(got.mistakes[0], name)
+
+
+def test_obstacles_warnings_and_what_is_not_checked_are_lines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings = [f"warning {number}" for number in range(12)]
+    found = Findings(obstacles=["no network"], warnings=warnings, unchecked=["no data"])
+    monkeypatch.setattr("fl_lightning.experiment.check.check_table", lambda table, with_data: found)
+    assert refuse_mistakes(read_table(small())) == [
+        "no network. These cells will fail.",
+        *(f"WARNING: warning {number}" for number in range(_SHOWN)),
+        f"WARNING: {12 - _SHOWN} more of this kind, for other data sets, methods or values.",
+        "NOT CHECKED: no data",
+    ]
+
+
+def test_a_mistake_is_told_with_the_first_of_its_cells_and_how_many_more_there_are() -> None:
+    table = with_trainer(max_epochs=2.5)
+    several = {**table, "seeds": [4, 5], "data": {"a": table["data"]["digits"], "b": table["data"]["digits"]}}
+    [told] = check(several).mistakes
+    assert told.startswith("a, FedAvg, fold 0, seed 4 and 7 more: The number of rounds")

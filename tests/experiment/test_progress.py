@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from helpers.small_table import small
 from rich.console import Console
 
@@ -39,3 +41,28 @@ def test_bars_count_what_is_finished_failed_and_running(tmp_path: Path) -> None:
     claims.close()
     assert store.state(third) == ("waiting", 0)
     assert store.state(fourth) == ("waiting", 0)
+    assert store.state(second) == ("failed", 4)
+    assert not Progress([fourth], store, console, "cells").is_at_work
+
+
+def test_a_line_tells_of_each_cell_that_ends_where_there_is_no_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, table = Store(tmp_path), read_table(small(folds=[3], seeds=[5], values={"x": "$lr"}))
+    cells = table_cells(table, planned(table))
+    tuned = replace(cells[0], values={"lr": 0.123456, "kind": {"class_path": "a.B", "size": 3}})
+    write_json(store.cell_folder(tuned) / "failed.json", {"error": "ValueError: x"})
+    console = Console(file=io.StringIO(), width=30)
+    progress = Progress([tuned, *cells], store, console, "tuning")
+    monkeypatch.setattr("rich.progress.Task.time_remaining", 300.0)
+    progress.end(tuned, "failed", 2)
+    progress.end(cells[1], "finished", 0)
+    # Of an error the words are told that fit into 150 characters.
+    write_json(store.cell_folder(tuned) / "failed.json", {"error": 60 * "word "})
+    progress.end(tuned, "failed", 0)
+    *lines, long = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines == [
+        "tuning 1/3 failed: digits, FedAvg, fold 3, seed 5, lr=0.1235, kind=3: ValueError: x; about 5 min left",
+        "tuning 3/3 finished: digits, RADFed, fold 3, seed 5; about 5 min left",
+    ]
+    assert long.endswith(f"kind=3: {28 * 'word '}[...]; about 5 min left")

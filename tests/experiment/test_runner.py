@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -15,9 +18,10 @@ from helpers.small_table import small, with_methods
 from fl_lightning.command import main
 from fl_lightning.data.tensor_bytes import fingerprint
 from fl_lightning.experiment import describe_plan, describe_time, estimate, measure_paces, processes, read_table
-from fl_lightning.experiment.files import read_csv
+from fl_lightning.experiment.files import read_csv, read_json, write_json
+from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.progress import Progress
-from fl_lightning.experiment.store import Store
+from fl_lightning.experiment.store import Store, code_version, describe_results
 from fl_lightning.report import experiment_report
 
 
@@ -132,10 +136,15 @@ def test_tuning_chooses_on_validation_and_shares_its_fits_with_the_table(tmp_pat
     table = with_methods(FedAvg={"tune": {"lr": [1e-9, 0.01]}}, RADFed={"take": {"lr": "FedAvg"}})
     rows, text = run(table, tmp_path)
     tuning = read_csv(tmp_path / "tuning.csv")
-    assert [(row["values"], row["chosen"]) for row in tuning] == [('{"lr": 1e-09}', ""), ('{"lr": 0.01}', "yes")]
-    assert float(tuning[1]["val"]) == rows[0]["val"]
+    common = {"data": "digits", "method": "FedAvg", "fits": "1", "error": ""}
+    assert tuning == [
+        {**common, "point": "0", "values": '{"lr": 1e-09}', "val": ANY, "chosen": ""},
+        {**common, "point": "1", "values": '{"lr": 0.01}', "val": str(rows[0]["val"]), "chosen": "yes"},
+    ]
+    assert float(tuning[0]["val"]) < rows[0]["val"]
     assert [json.loads(row["values"]) for row in rows] == [{"lr": 0.01}] * 2
-    assert "Chosen for FedAvg on digits: lr=0.01" in text
+    told = f"Chosen for FedAvg on digits: lr=0.01 ({rows[0]['val']:.4f} on validation, of 2 points)."
+    assert told in text.splitlines()
     # two points of FedAvg, of which one is the table's cell, and RADFed's
     assert len(list(tmp_path.glob("cells/*"))) == 3
 
@@ -149,7 +158,8 @@ def test_a_failure_is_recorded_and_the_rest_goes_on_and_it_is_tried_again(tmp_pa
     rows, text = run(table, tmp_path)
     assert [row["status"] for row in rows] == ["finished", "finished", "failed"]
     assert "`clients_per_round`" in rows[2]["error"]
-    failed = json.loads((tmp_path / "cells" / rows[2]["cell"] / "failed.json").read_text())
+    failed = read_json(tmp_path / "cells" / rows[2]["cell"] / "failed.json")
+    assert failed == {"error": rows[2]["error"], "traceback": ANY, "attempts": 1}
     assert failed["traceback"].startswith("Traceback")
     assert "2 of 3 cells are finished, 1 failed" in text
     assert "\ndigits, Broken, fold 0, seed 0: ValueError: `clients_per_round`" in text
@@ -207,13 +217,16 @@ def test_workers_give_what_one_process_gives(tmp_path: Path, finished_table: Run
 
 
 def test_workers_at_the_same_time_have_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[str] = []
+    given: list[dict[str, str]] = []
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
 
     class Process:
         """Starts nothing."""
 
         def __init__(self, target: Any, args: Any) -> None:
-            given.append(args[2]["CUDA_VISIBLE_DEVICES"])
+            assert (target, args[:2]) == (processes._work, (job, workers.options))
+            given.append(args[2])
 
         def start(self) -> None: ...
 
@@ -223,8 +236,76 @@ def test_workers_at_the_same_time_have_gpus_in_turn(monkeypatch: pytest.MonkeyPa
     job: Any = None
     for _ in range(3):
         workers.start(job)
-    assert given == ["3", "5", "3"]
+    others = {name: value for name, value in os.environ.items() if name != "SLURM_JOB_ID"}
+    assert given == [{**others, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": gpu} for gpu in "353"]
     assert len(workers) == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "until", "how"),
+    [
+        (0, None, ""),
+        (3, None, ""),
+        (4, None, "The worker process ended with code 4 in the middle of the cell; see log.txt."),
+        (-15, 2.0, "The worker process was ended by SIGTERM in the middle of the cell; see log.txt."),
+        (-9, None, "The worker process was ended by SIGKILL, maybe because the memory was full, in the middle of"),
+        (-9, 1.0, "TimeoutError: the cell took longer than 0.5 s (`cell_timeout`), so it was stopped."),
+    ],
+)
+def test_how_a_worker_ended(monkeypatch: pytest.MonkeyPatch, code: int, until: float | None, how: str) -> None:
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: 1.0))
+    workers = processes.Workers(processes.RunOptions(cell_timeout=0.5))
+    ended: Any = SimpleNamespace(
+        process=SimpleNamespace(exitcode=code), until=until, job=SimpleNamespace(log="log.txt")
+    )
+    told = workers._how_it_ended(ended)
+    assert told.startswith(how) and bool(told) == bool(how)
+
+
+TROUBLES = {
+    "failed": ({"status": "failed", "error": "ValueError: x"}, "ValueError: x"),
+    "no metric": ({"score": None}, "but the cell logged no metric of a test set"),
+    "other metrics": ({"score": None, "test_b": 1.0, "test_a": 1.0}, "but the cell logged test_a, test_b"),
+    "infinite": ({"score": float("inf")}, "`test_acc_clients` is NaN or infinite"),
+    "versions": ({"code": "1, then 2"}, "several versions of the code: 1, then 2."),
+}
+
+
+def test_each_kind_of_trouble_is_told_once_with_its_first_cell(tmp_path: Path) -> None:
+    rows = []
+    for fold, (changes, _) in enumerate(TROUBLES.values()):
+        row = {"data": "digits", "method": "FedAvg", "fold": fold, "status": "finished", "score": 0.5, "code": "1"}
+        rows += [{**row, **changes, "seed": seed} for seed in range(fold)]
+    # One row is in order.
+    rows.append({**row, "seed": 9})
+    first, *lines = describe_results(read_table(small()), rows, 12, tmp_path)
+    assert first == f"11 of 12 cells are finished. Results: {tmp_path / 'results.csv'}"
+    for fold, (line, (_, told)) in enumerate(zip(lines, [*TROUBLES.values()][1:], strict=True), start=1):
+        more = f" and {fold - 1} more" if fold > 1 else ""
+        assert line.startswith(f"digits, FedAvg, fold {fold}, seed 0{more}: ") and told in line
+
+
+def test_what_came_out_of_a_point(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    cells = [Cell("d", "m", 0, seed, {}, {"seed": seed}) for seed in range(4)]
+
+    def tried(*results: dict[str, Any]) -> tuple[Any, ...]:
+        store.__init__(tmp_path)  # type: ignore[misc]
+        for cell, result in zip(cells, results, strict=False):
+            name = "failed" if "error" in result else "result"
+            write_json(store.cell_folder(cell) / f"{name}.json", result)
+        found = store.tried({"a": 1}, cells[: len(results)])
+        assert (found.point, found.fits) == ({"a": 1}, tuple(cell.id for cell in cells[: len(results)]))
+        shutil.rmtree(tmp_path / "cells")
+        return found.finite, found.score, found.error, found.pruned
+
+    assert tried({"val": 0.25}, {"val": 0.75}) == (2, 0.5, "", 0)
+    assert tried({"val": None}, {"val": 0.75}) == (1, None, "", 0)
+    nan = "the validation metric is nan"
+    assert tried({"val": float("nan")}, {"val": 0.75}, {"error": "E: x"}, {"error": "E: y"}) == (1, None, "E: x", 0)
+    pruned = [{"val": 0.25, "pruned": True, "rounds": rounds} for rounds in (9, 3)]
+    assert tried({"val": float("nan")}, *pruned) == (2, None, nan, 3)
+    assert tried(*pruned) == (2, 0.25, "pruned after 3 rounds", 3)
 
 
 def deadly(code: int) -> dict[str, Any]:
@@ -281,7 +362,15 @@ def test_a_run_of_wandb_is_named_by_data_method_fold_and_seed(tmp_path: Path, mo
     )
     [row], _ = run({**table, "methods": {"FedAvg": table["methods"]["FedAvg"]}}, tmp_path)
     assert row["status"] == "finished"
-    assert [(options["name"], options["group"]) for options in given] == [("digits-FedAvg-0-7", "digits-FedAvg")]
+    [options] = given
+    config = options.pop("config")
+    assert options == {
+        **{"name": "digits-FedAvg-0-7", "group": "digits-FedAvg", "project": "test", "mode": "offline"},
+        **{"save_dir": tmp_path / "cells" / row["cell"], "id": row["cell"], "resume": "allow"},
+    }
+    labels = {"data": "digits", "method": "FedAvg", "fold": 0, "seed": 7, "values": {}, "code": row["code"]}
+    assert config == {**config, **labels, "cell": read_json(tmp_path / "cells" / row["cell"] / "config.json")}
+    assert {"python", "torch"} <= set(config)
 
 
 @pytest.mark.long
@@ -326,11 +415,17 @@ def test_a_score_that_no_cell_logs_is_named(tmp_path: Path, faulty: None) -> Non
 
 def test_plan_and_time(tmp_path: Path) -> None:
     table = read_table(with_methods(RADFed={"tune": {"lr": [0.1, 0.2, 0.3]}}))
-    plan = describe_plan(table, tmp_path)
-    assert "digits, FedAvg: 1 fit; 4 rounds; 0 finished" in plan
-    assert "digits, RADFed: 3 points, 3 fits to tune; 1 fit; 12 rounds; 0 finished" in plan
-    assert "together 16 rounds" in plan
-    assert "about 4.4 h" in describe_time(table, {"digits": 2000.0}, {}, workers=2)
+    assert describe_plan(table, tmp_path).splitlines()[:4] == [
+        "small: 1 fold x 1 seed",
+        "  digits, FedAvg: 1 fit; 4 rounds; 0 finished",
+        "  digits, RADFed: 3 points, 3 fits to tune; 1 fit; 12 rounds; 0 finished",
+        "  together 16 rounds",
+    ]
+    # 16 rounds of 2,000 seconds and two workers
+    assert describe_time(table, {"digits": 2000.0}, {"x": "no file"}, workers=2).splitlines() == [
+        "Measured seconds a round: digits 2e+03. All fits on digits will take about 4.4 h.",
+        "CANNOT RUN x: no file",
+    ]
     broken = small()
     broken["data"]["digits"]["model"]["init_args"]["l2"] = -1
     paces, errors = measure_paces(read_table(broken))
@@ -338,6 +433,69 @@ def test_plan_and_time(tmp_path: Path) -> None:
     nothing, reason = describe_time(table, paces, errors).splitlines()
     assert nothing.startswith("Nothing has been measured")
     assert reason.startswith("CANNOT RUN digits: ValueError: `l2`")
+
+
+def test_a_plan_counts_the_fits_that_are_finished(finished_table: Run) -> None:
+    table = read_table(small(seeds=[0, 1]))
+    plan = describe_plan(table, finished_table.folder).splitlines()
+    assert plan[:4] == [
+        "small: 1 fold x 2 seeds",
+        "  digits, FedAvg: 2 fits; 8 rounds; 1 finished",
+        "  digits, RADFed: 2 fits; 8 rounds; 1 finished",
+        "  together 16 rounds",
+    ]
+
+
+OF_FIT = {"rounds": 4, "aggregations": 4, "models_sent": 16}
+
+
+def test_all_that_a_cell_writes(finished_table: Run) -> None:
+    row = finished_table.rows[0]
+    folder = finished_table.cell()
+    told = [line.partition("; about ")[0] for line in finished_table.text.splitlines()]
+    assert told == [
+        "cells 1/2 finished: digits, FedAvg, fold 0, seed 0",
+        "cells 2/2 finished: digits, RADFed, fold 0, seed 0",
+        f"2 of 2 cells are finished. Results: {finished_table.folder / 'results.csv'}",
+    ]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "clients.csv", "config.json", "curve.csv", "result.json", "run.json"
+    ]  # fmt: skip
+    written = read_csv(finished_table.folder / "results.csv")[0]
+    first = ["data", "method", "fold", "seed", "values", "status", "score", "select", "val", "best_round", "rounds"]
+    rest = "aggregations cell code constant_score initial_weights models_sent partition test_acc test_acc_clients"
+    spreads = [f"test_acc_clients_{end}" for end in ("lowest10", "max", "min", "std", "weighted")]
+    assert list(written) == [*first, *rest.split(), *spreads, "test_loss"]
+    assert {name: written[name] for name in first[:6]} == {
+        **{"data": "digits", "method": "FedAvg", "fold": "0", "seed": "0", "values": "{}", "status": "finished"},
+    }
+    assert written["select"] == "best on validation"
+    assert {name: str(row[name]) for name in written} == written
+    assert row["score"] == row["test_acc_clients"]
+    result = read_json(folder / "result.json")
+    assert list(result) == [
+        *("best_round", "val", "test", "constant", *OF_FIT, "partition", "initial_weights", "code"),
+    ]
+    assert {name: result[name] for name in OF_FIT} == OF_FIT
+    assert (set(result["constant"]), row["code"]) == ({"test_acc", "test_acc_clients"}, code_version())
+    curve = read_csv(folder / "curve.csv")
+    best = curve[row["best_round"] - 1]
+    assert float(best["val_acc_clients"]) == row["val"] == max(float(each["val_acc_clients"]) for each in curve)
+    assert [each["round"] for each in curve] == ["1", "2", "3", "4"]
+    about = read_json(folder / "run.json")
+    assert list(about)[:5] == ["seconds", "begun", "ended", "resumed", "device"]
+    assert {"python", "torch", "lightning", "numpy"} <= set(about)
+    assert (about["resumed"], about["device"]) == (False, "cpu")
+    digits = small()["data"]["digits"]
+    digits["datamodule"]["init_args"]["split"]["init_args"]["fold"] = 0
+    digits["model"]["init_args"]["lr"] = 0.01
+    assert read_json(folder / "config.json") == {
+        **{name: digits[name] for name in ("datamodule", "model")},
+        **{"callback": small()["methods"]["FedAvg"]["callback"], "callbacks": [], "trainer": small()["trainer"]},
+        "metric": {"name": "acc", "function": "fl_lightning.callbacks.client_metrics.accuracy"},
+        **{"monitor": "val_acc_clients", "mode": "max", "select": "best on validation", "among": "aggregated"},
+        **{"validate_on_test": False, "seed": 0},
+    }
 
 
 def test_a_measured_round_has_its_share_of_validation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -362,6 +520,8 @@ def test_the_plan_says_how_many_seeds_and_data_sets_a_test_needs(tmp_path: Path)
     assert "it takes 4 seeds in 2 folds" in text
     enough = describe_plan(read_table({**several, "seeds": [0, 1, 2, 3]}), tmp_path)
     assert "the smallest p is 0.0078, 0.039 corrected for 5 methods.\n" in enough
+    sets = {**several, "data": {f"digits {number}": several["data"]["digits"] for number in range(6)}}
+    assert "Significance over 6 data sets: the smallest p is 0.031." in describe_plan(read_table(sets), tmp_path)
     alone = small(methods={"FedAvg": {"callback": callback}})
     assert "ignificance" not in describe_plan(read_table(alone), tmp_path)
 

@@ -10,7 +10,7 @@ import torch
 from experiment.conftest import run_here
 from helpers.small_table import small
 
-from fl_lightning import ClientMetrics, FedAvg, RADFed, TensorDataModule
+from fl_lightning import ClientMetrics, FedAvg, FedPer, RADFed, TensorDataModule
 from fl_lightning.callbacks import FederatedCheckpoint
 from fl_lightning.experiment.cell import best_checkpoint, constant_scores
 from fl_lightning.experiment.files import read_csv
@@ -61,6 +61,17 @@ def config(every: int, rounds: int, **changes: str) -> dict[str, Any]:
     return {**reading, "monitor": "val_acc", "mode": "max", "trainer": trainer}
 
 
+#: What decides which models are kept, and where.
+SETTINGS = {
+    **{"monitor": "val_acc", "mode": "max", "save_weights_only": True, "save_last": False, "filename": "best-1"},
+    **{"_every_n_epochs": 1, "_enable_version_counter": False, "save_top_k": 1},
+}
+
+
+def settings_of(best: Any) -> dict[str, Any]:
+    return {name: getattr(best, name) for name in (*SETTINGS, "dirpath")}
+
+
 SOMETIMES_AWAY = Participation(available=0.5)
 
 
@@ -80,7 +91,9 @@ SOMETIMES_AWAY = Participation(available=0.5)
 )
 def test_whether_a_model_can_compete(method: Any, every: int, rounds: int, possible: bool, tmp_path: Path) -> None:
     if possible:
-        assert isinstance(best_checkpoint(tmp_path, config(every, rounds), method.algorithm), FederatedCheckpoint)
+        best = best_checkpoint(tmp_path / "best-1.ckpt", config(every, rounds), method.algorithm)
+        assert isinstance(best, FederatedCheckpoint)
+        assert settings_of(best) == {**SETTINGS, "dirpath": str(tmp_path)}
     else:
         with pytest.raises(ValueError, match=r"No (aggregated )?model would be validated: "):
             best_checkpoint(tmp_path, config(every, rounds), method.algorithm)
@@ -102,9 +115,14 @@ def test_scores_of_the_best_model_that_predicts_one_class() -> None:
 
 def test_virtual_models_compete_and_the_last_one_needs_no_checkpoint(tmp_path: Path) -> None:
     algorithm = RADFed(4).algorithm
-    best = best_checkpoint(tmp_path, config(3, 5, among="virtual"), algorithm)
+    changes = {"mode": "min", "monitor": "val_loss"}
+    best = best_checkpoint(tmp_path / "best-1.ckpt", {**config(3, 5, among="virtual"), **changes}, algorithm)
     assert best is not None
     assert not isinstance(best, FederatedCheckpoint)
+    every = {"_every_n_epochs": 3, "save_last": None}
+    assert settings_of(best) == {**SETTINGS, **changes, **every, "dirpath": str(tmp_path)}
+    personal = best_checkpoint(tmp_path / "best-1.ckpt", config(1, 5), FedPer("head").algorithm)
+    assert personal is not None and not personal.save_weights_only
     assert best_checkpoint(tmp_path, config(9, 5, select="last"), algorithm) is None
     with pytest.raises(ValueError, match="No model would be validated: validation comes every 6 rounds of 5"):
         best_checkpoint(tmp_path, config(6, 5, among="virtual"), algorithm)

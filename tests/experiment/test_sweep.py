@@ -215,7 +215,7 @@ def test_a_sweep_stops_at_a_program_that_does_not_log_the_metric(
     [
         ({"program": ""}, "`program`"),
         ({"method": "best"}, "`method`"),
-        ({"method": "random"}, "`count`.*got None"),
+        ({"method": "random"}, "`count`.* got None"),
         ({"metric": {"name": "score", "goal": "max"}}, "`metric.goal`"),
         ({"metric": {"name": "score", "gaol": "maximize"}}, "'gaol'"),
         ({"parameter": {}}, "'parameter'"),

@@ -125,9 +125,57 @@ def test_methods_take_over_what_was_chosen_for_others() -> None:
 def test_tuning_has_folds_seeds_and_rounds_of_its_own() -> None:
     table = small(tuning={"folds": [1], "seeds": [5, 6], "max_epochs": 2})
     table["methods"]["FedAvg"]["tune"] = {"lr": [0.1, 0.2]}
-    trials = planned(read_table(table))[0].trials
+    search = planned(read_table({**table, "folds": [2, 3], "seeds": [7, 8]}))[0]
+    assert [(c.fold, c.seed, c.max_epochs) for c in search.final] == [(f, s, 4) for f in (2, 3) for s in (7, 8)]
+    splits = [cell.config["datamodule"]["init_args"]["split"]["init_args"]["fold"] for cell in search.final]
+    assert (splits, [cell.config["seed"] for cell in search.final]) == ([2, 2, 3, 3], [7, 8, 7, 8])
+    trials = search.trials
     places = [(1, seed, 2, {"lr": lr}) for lr in (0.1, 0.2) for seed in (5, 6)]
     assert [(c.fold, c.seed, c.max_epochs, c.values) for c in trials] == places
+
+
+def test_a_fit_that_may_be_pruned_is_compared_with_earlier_ones_of_its_fold_and_seed() -> None:
+    tuning = {"folds": [1], "seeds": [5, 6], "pruner": "asha", "at_once": 2}
+    table = small(tuning=tuning, keep_models=True)
+    table["methods"]["FedAvg"]["tune"] = {"lr": [0.1, 0.2, 0.3]}
+    search = planned(read_table(table))[0]
+    assert len(search.next_points()) == 2
+    search.tried = [Tried({"lr": 1}, fits, 2, 0.5, "", 0) for fits in (("a", "b"), ("c", "d"))]
+    orders = [cell.config["pruning"] for cell in search.cells(search.points[2], 2)]
+    assert orders == [{"pruner": "asha", "number": 2, "earlier": earlier} for earlier in (["a", "c"], ["b", "d"])]
+    assert ["keep_model" in cell.config for cell in (*search.cells({"lr": 1}, 2), *search.final)] == [
+        False,
+        False,
+        True,
+    ]
+
+
+def test_what_a_search_says_of_its_points() -> None:
+    table = with_methods(FedAvg={"tune": {"lr": [0.1, 0.2, 0.3, 0.4]}})
+    scores = [(0.5, "", 0), (0.75, "pruned after 3 rounds", 3), (None, "E: x", 0), (0.5, "", 0)]
+
+    def described(on_test: bool, scores: list[tuple[float | None, str, int]]) -> tuple[str, list[Any]]:
+        data = {"digits": {**table["data"]["digits"], "validate_on_test": on_test}}
+        search = planned(read_table({**table, "data": data, "select": "last"}))[0]
+        search.tried = [Tried(p, (), 2, *each) for p, each in zip(search.points, scores, strict=False)]
+        return search.describe(), search.rows()
+
+    place = "Chosen for FedAvg on digits: lr=0.1"
+    told, rows = described(False, scores)
+    assert told == (
+        f"{place} (0.5000 on validation, of 4 points, 1 of them pruned; 1 without a score: E: x)."
+        " 2 configurations have this score; the first is taken."
+    )
+    common = {"data": "digits", "method": "FedAvg", "fits": 2}
+    places = enumerate(zip([0.1, 0.2, 0.3, 0.4], scores, ["yes", "", "", ""], strict=True))
+    assert rows == [
+        {**common, "point": n, "values": f'{{"lr": {lr}}}', "val": score, "chosen": chosen, "error": error}
+        for n, (lr, (score, error, _), chosen) in places
+    ]
+    assert described(True, scores[:1])[0] == f"{place} (0.5000 on the test set, of 1 points)."
+    told, rows = described(False, [(None, "E: x", 0), (None, "E: y", 0)])
+    assert told == f"{place} (no point has a validation score: E: x)."
+    assert [row["chosen"] for row in rows] == ["no score", ""]
 
 
 def test_a_part_of_a_table() -> None:
@@ -172,7 +220,7 @@ def test_wrong_tables() -> None:
         fails(f"the table.*`{name}`", **{name: value})
     for numbers in (0, [1, 1], []):
         fails("tuning: `folds`", tuning={"folds": numbers})
-    with pytest.raises(ValueError, match=r"`count`.*got None"):
+    with pytest.raises(ValueError, match=r"`tune` of FedAvg on digits: `count`.* got None"):
         planned(read_table(small(tuning={"search": "random"})))
     wrong = {"validate_on_test": "no", "targets": [True], "score": 3, "stand_in": ["x"]}
     for name, value in wrong.items():
@@ -182,9 +230,20 @@ def test_wrong_tables() -> None:
 
 
 def test_a_value_without_an_effect_is_a_mistake() -> None:
-    for entry, value in (("tune", [1, 2]), ("values", 1)):
-        with pytest.raises(ValueError, match=f"`{entry}` has 'lt'"):
-            read_table(with_methods(FedAvg={entry: {"lt": value}}))
+    table = with_methods(FedAvg={"tune": {"lt": [1, 2]}, "values": {"lu": 1}}, RADFed={"take": {"lv": "FedAvg"}})
+    with pytest.raises(ValueError, match=r"^The table has 3 mistakes:") as error:
+        read_table(table)
+    told = [line.partition(", which")[0] for line in str(error.value).splitlines()[1:]]
+    assert told == [
+        "  - methods.FedAvg: `values` has 'lu'",
+        "  - methods.FedAvg: `tune` has 'lt'",
+        "  - methods.RADFed: `take` has 'lv'",
+    ]
+    # A reference to a mapping, a trainer, a data set or a callback may use a value.
+    callbacks = [{"class_path": "faulty.TakesAnything", "init_args": {"value": "$lt"}}]
+    for used in ({"callbacks": callbacks}, {"trainer": {"max_epochs": "$lt"}}, {"values": {"x": ["$lt"]}}):
+        read_table(with_methods(FedAvg={"values": {"lt": 1}}) | used)
+    read_table(with_methods(FedAvg={"tune": "$grid"}) | {"values": {"grid": {"lr": [1]}}})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,134 @@
+"""The callbacks of a cell: its curve, the checkpoints from which it goes on, and pruning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from fl_lightning.experiment import callbacks
+from fl_lightning.experiment.callbacks import CurveRecorder, KeepLast, Pruning
+from fl_lightning.experiment.claims import Claim
+
+MODULE: Any = None
+
+
+def trainer(round: int, rounds: int = 27, **values: Any) -> Any:
+    """Return what callbacks ask a Trainer for at the end of a round, which counts from 1."""
+    return SimpleNamespace(current_epoch=round - 1, max_epochs=rounds, should_stop=False, **values)
+
+
+def test_a_curve_that_goes_on_has_the_rounds_before_and_leaves_out_old_validations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(callbacks, "names_of_validation", lambda trainer: {"val_acc"})
+    first = CurveRecorder(tmp_path / "curve-1.jsonl")
+    logged = {"val_acc": torch.tensor(0.5), "loss": torch.tensor(2.0)}
+    first.on_train_start(trainer(1), MODULE)
+    first.on_validation_end(trainer(1), MODULE)
+    first.on_train_epoch_end(trainer(1, callback_metrics=logged), MODULE)
+    assert first.state_dict() == {"rounds": [{"round": 1, "loss": 2.0, "val_acc": 0.5}], "of_validation": ["val_acc"]}
+    second = CurveRecorder(tmp_path / "curve-2.jsonl")
+    second.load_state_dict(first.state_dict())
+    second.on_train_start(trainer(2), MODULE)
+    second.on_train_epoch_end(trainer(2, callback_metrics=logged), MODULE)
+    lines = (tmp_path / "curve-2.jsonl").read_text().splitlines()
+    assert lines == ['{"round": 1, "loss": 2.0, "val_acc": 0.5}', '{"round": 2, "loss": 2.0}']
+
+
+def test_a_checkpoint_is_saved_from_time_to_time_and_the_one_before_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(callbacks, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for number in (1, 2):
+        (tmp_path / f"last-{number}.ckpt").touch()
+    saved: list[Any] = []
+    checked: list[int] = []
+    keep = KeepLast(Claim(tmp_path, 3), 10.0, "v2", lambda: checked.append(1))
+
+    def end(round: int, seconds: float, should_stop: bool = False) -> int:
+        now[0] += seconds
+        at_end = trainer(round, save_checkpoint=lambda path, **options: saved.append((path, options)))
+        at_end.should_stop = should_stop
+        keep.on_train_epoch_end(at_end, MODULE)
+        return len(saved)
+
+    assert [end(1, 9.0), end(2, 1.0), end(3, 9.0), end(4, 2.0), end(26, 10.0, True), end(27, 10.0)] == [
+        0,
+        1,
+        1,
+        2,
+        2,
+        2,
+    ]
+    assert saved == 2 * [(tmp_path / "last-3.ckpt", {"weights_only": False})]
+    assert len(checked) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["last-2.ckpt"]
+    assert keep.state_dict() == {"seconds": 41.0, "codes": ["v2"]}
+    # A fit that goes on counts the seconds before, and names each version of the code once.
+    for before, codes in ((["v1"], ["v1", "v2"]), (["v2"], ["v2"]), (["v2", "v1"], ["v2", "v1", "v2"])):
+        other = KeepLast(Claim(tmp_path, 4), 10.0, "v2", lambda: None)
+        other.load_state_dict({"seconds": 5.0, "codes": before})
+        now[0] += 1.0
+        assert other.state_dict() == {"seconds": 6.0, "codes": codes}
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+def test_asha_ends_a_fit_that_is_worse_than_the_best_third_after_a_ninth_of_the_rounds(
+    tmp_path: Path, mode: str
+) -> None:
+    sign = 1 if mode == "max" else -1
+    # Three fits before: one has failed, so that it has no curve, and one has validated in the third round alone.
+    for fit, scores in (("a", ["0.1", "0.2", "0.3", "0.3"]), ("b", ["", "", "0.5", ""])):
+        (tmp_path / fit).mkdir()
+        lines = [f"{place},{score and sign * float(score)}" for place, score in enumerate(scores, start=1)]
+        (tmp_path / fit / "curve.csv").write_text("\n".join(["round,val_acc", *lines]))
+    order = {"pruner": "asha", "number": 4, "earlier": ["a", "failed", "b"]}
+    config = {"monitor": "val_acc", "mode": mode, "trainer": {"max_epochs": 27}, "pruning": order}
+
+    def played(scores: list[float], rounds: int = 27) -> tuple[int | None, float | None]:
+        """Return the round after which a fit with these scores ends, and the score with which it was ended."""
+        curve = CurveRecorder(tmp_path / "curve")
+        pruning = Pruning(config, tmp_path, curve)
+        assert pruning._trial.number == 4
+        for round, score in enumerate(scores, start=1):
+            curve.rounds.append({"round": round, "val_acc": sign * score})
+            at_end = trainer(round, rounds)
+            pruning.on_train_epoch_end(at_end, MODULE)
+            if at_end.should_stop:
+                return round, pruning.score
+        return None, pruning.score
+
+    assert played([0.9, 0.9, 0.4, 0.9]) == (3, sign * 0.4)
+    assert played([0.1, 0.1, 0.6, 0.1]) == (None, None)
+    # The last round ends the fit by itself.
+    assert played([0.9, 0.9, 0.4], rounds=3) == (None, None)
+    # A fit that goes on reports the rounds before it was broken off.
+    curve = CurveRecorder(tmp_path / "curve")
+    pruning = Pruning(config, tmp_path, curve)
+    curve.rounds = [{"round": round, "val_acc": sign * 0.4} for round in range(1, 5)] + [{"round": 5}]
+    at_end = trainer(5)
+    pruning.on_train_epoch_end(at_end, MODULE)
+    assert at_end.should_stop
+
+
+@pytest.mark.parametrize(
+    ("pruner", "rounds", "settings"),
+    [
+        ("asha", 27, {"_min_resource": 3, "_reduction_factor": 3}),
+        ("asha", 5, {"_min_resource": 1, "_reduction_factor": 3}),
+        ("hyperband", 27, {"_min_resource": 3, "_reduction_factor": 3, "_max_resource": 27}),
+    ],
+)
+def test_looks_at_a_fit_come_after_a_ninth_and_a_third_of_the_rounds(
+    tmp_path: Path, pruner: str, rounds: int, settings: dict[str, int]
+) -> None:
+    order = {"pruner": pruner, "number": 0, "earlier": []}
+    config = {"monitor": "val_acc", "mode": "max", "trainer": {"max_epochs": rounds}, "pruning": order}
+    study = Pruning(config, tmp_path, CurveRecorder(tmp_path / "curve"))._trial.study
+    assert {name: getattr(study.pruner, name) for name in settings} == settings
+    assert study.study_name == "search"

@@ -1,0 +1,43 @@
+"""A message must not show ``None`` in place of a value."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from typing import Any
+
+from _pytest.raises import RaisesExc
+from _pytest.recwarn import WarningsChecker
+
+#: ``None``, but for that of an argument in a repr, and for what a sentence says of arguments.
+_NO_VALUE = re.compile(r"(?<!=)(?<!\bis )(?<!\bor )\bNone\b(?! for all)")
+
+
+def assert_values(message: str, expected: object = "") -> None:
+    """Raise ``AssertionError`` if a message shows ``None``, unless the test gives it or expects it."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "")
+    assert not _NO_VALUE.search(message) or "None" in f"{expected} {test}", f"a value is missing: {message}"
+
+
+def check_expected_messages() -> None:
+    """Let ``pytest.raises`` and ``pytest.warns`` look for values that are missing in the messages that they expect."""
+    leave_raises = RaisesExc.__exit__
+    leave_warns = WarningsChecker.__exit__
+
+    @functools.wraps(leave_raises)
+    def after_error(block: Any, kind: Any, error: Any, traceback: Any) -> bool:
+        is_expected = leave_raises(block, kind, error, traceback)
+        if is_expected:
+            assert_values(str(error), block.match)
+        return is_expected
+
+    @functools.wraps(leave_warns)
+    def after_warnings(block: Any, *error: Any) -> None:
+        expected = [each for each in block.list if block.matches(each)]
+        leave_warns(block, *error)
+        for each in expected:
+            assert_values(str(each.message), block.match_expr)
+
+    RaisesExc.__exit__ = after_error  # type: ignore[method-assign]
+    WarningsChecker.__exit__ = after_warnings  # type: ignore[method-assign]
