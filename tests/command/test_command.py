@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from helpers.small_table import small
 
 from fl_lightning import FedProx
 from fl_lightning.command import main
-from fl_lightning.command.commands import _COMMANDS, _engine_options, make_parser
+from fl_lightning.command.commands import _COMMANDS, _engine_options
 from fl_lightning.command.parser import ends_by_error, ends_by_interrupt
 from fl_lightning.shipped import shipped
 
@@ -99,93 +98,29 @@ def test_the_help_of_a_command_says_what_its_options_take(capsys: pytest.Capture
     assert "default: runs/<name of the table> (type: folder, default: null)" in text
 
 
-def test_each_option_has_its_help_and_what_is_not_given(capsys: pytest.CaptureFixture[str]) -> None:
-    options = {
-        **{"run": {"estimate", "dry-run", "help"}, "sweep": {"count", "seed", "output", "help"}},
-        **{"report": {"output", "help"}, "describe": {"partitioner", "split", "output", "max-clients", "overwrite"}},
-    }
-    for command, names in options.items():
-        parser = make_parser([command])
-        assert parser.usage == "fl-lightning COMMAND [options]"
-        [subparsers] = [action for action in parser._actions if hasattr(action, "_name_parser_map")]
-        own = subparsers._name_parser_map[command]
-        assert (own.prog, own.usage) == (f"fl-lightning {command}", f"fl-lightning {command} [options]")
-        shown = {string.removeprefix("--"): action for string, action in own._option_string_actions.items()}
-        assert names <= set(shown)
-        assert [action.dest for action in own._actions if not action.help] == []
-        title = _COMMANDS[command].help
-        assert own.description == f"{title[0].upper()}{title[1:]}."
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    told = capsys.readouterr().out
-    assert told.startswith("usage: fl-lightning COMMAND [options]\n") and "eval " in told
-    for name, command in _COMMANDS.items():
-        assert f" {name} {command.help} " in f"{' '.join(told.split())} "
-    with pytest.raises(SystemExit):
-        main(["--version"])
-    assert capsys.readouterr().out.split()[-1] == version("fl-lightning")
-    assert main([]) == 0
-    assert capsys.readouterr().out == told
+#: Words of a command, and the options that it gets.
+GIVEN: dict[str, dict[str, Any]] = {
+    "run t.yaml": {"workers": 1, "engine": "local", "retries": 0, "checkpoint_seconds": 60.0, "output": None},
+    "run t.yaml --devices 0 1 --cell-timeout 9": {"devices": [0, 1], "cell_timeout": 9.0, "folds": None},
+    "run t.yaml --memory-limit 4.5 --folds 1 2": {"memory_limit": 4.5, "folds": [1, 2], "devices": None},
+    "run t.yaml --seeds 3 --estimate": {"seeds": [3], "estimate": True, "dry_run": False, "methods": None},
+    "run t.yaml --engine-options a=[1] b=x": {"engine_options": ["a=[1]", "b=x"]},
+    "sweep s.yaml --count 3 --output out -- --a": {"file": "s.yaml", "count": 3, "seed": 0, "output": Path("out")},
+    "report runs --output out": {"results": Path("runs"), "output": Path("out")},
+}
 
 
-@pytest.mark.parametrize(
-    ("words", "given"),
-    [
-        ("run t.yaml", {"workers": 1, "engine": "local", "retries": 0, "checkpoint_seconds": 60.0}),
-        (
-            "run t.yaml --workers 2 --devices 0 1 --retries 3 --cell-timeout 9 --memory-limit 4.5 --folds 1 2 --data a"
-            " b --seeds 3 --methods c --dry-run --estimate --checkpoint-seconds 5 --output out --engine-options a=[1]"
-            " b=x",
-            {
-                **{"workers": 2, "devices": [0, 1], "retries": 3, "cell_timeout": 9.0, "memory_limit": 4.5},
-                **{"folds": [1, 2], "data": ["a", "b"], "seeds": [3], "methods": ["c"], "dry_run": True},
-                **{"estimate": True, "checkpoint_seconds": 5.0, "output": Path("out")},
-                "engine_options": ["a=[1]", "b=x"],
-            },
-        ),
-        (
-            "sweep s.yaml --count 3 --seed 4 --output out",
-            {"file": "s.yaml", "count": 3, "seed": 4, "output": Path("out")},
-        ),
-        ("report runs --output out", {"results": Path("runs"), "output": Path("out")}),
-    ],
-)
-def test_options_reach_the_commands_in_their_types(
-    monkeypatch: pytest.MonkeyPatch, words: str, given: dict[str, Any]
-) -> None:
-    name, *rest = words.split()
-    seen: list[Any] = []
-    command = replace(_COMMANDS[name], run=lambda *arguments: bool(seen.append(arguments)) or 7)
-    monkeypatch.setitem(_COMMANDS, name, command)
-    further = ["--a", "b"] if name == "sweep" else []
-    assert main([name, *rest, *(["--", *further] if further else [])]) == 7
-    [(options, after)] = seen
-    assert {key: options[key] for key in given} == given
-    unset = {"output", "methods", "data", "folds", "seeds", "devices", "cell_timeout", "memory_limit", "count"}
-    assert all(options[key] is None for key in (unset & set(options.keys())) - set(given))
-    assert after == further
+def test_options_reach_the_commands_in_their_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, given in GIVEN.items():
+        name, *rest = words.split()
+        seen: list[Any] = []
+        command = replace(_COMMANDS[name], run=lambda *arguments, seen=seen: seen.extend(arguments) or 7)
+        monkeypatch.setitem(_COMMANDS, name, command)
+        assert main([name, *rest]) == 7
+        options, further = seen
+        assert {key: options[key] for key in given} == given
+        assert further == (["--a"] if name == "sweep" else [])
     assert _engine_options(["a=[1]", "b=x", "c="]) == {"a": [1], "b": "x", "c": None}
-
-
-def test_a_run_gives_its_options_to_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = small()
-    table["data"]["digits"]["stand_in"] = "Not the paper's."
-    (tmp_path / "t.yaml").write_text(yaml.safe_dump(table))
-    seen: list[Any] = []
-
-    def run_table(*arguments: Any, **options: Any) -> list[dict[str, Any]]:
-        seen.append((arguments[0].name, arguments[1:], options))
-        return [{"score": None}]
-
-    monkeypatch.setattr("fl_lightning.experiment.run_table", run_table)
-    words = ["--workers", "2", "--retries", "3", "--cell-timeout", "9", "--memory-limit", "4", "--engine", "slurm"]
-    assert main(["run", str(tmp_path / "t.yaml"), *words, "--engine-options", "a=1"]) == 1
-    options = {"workers": 2, "retries": 3, "cell_timeout": 9.0, "memory_limit": 4.0, "engine": "slurm"}
-    options |= {"engine_options": {"a": 1}, "devices": None, "checkpoint_seconds": 60.0}
-    assert seen == [("small", (Path("runs") / "small",), options)]
-    assert capsys.readouterr().out == "STAND-IN digits: Not the paper's.\n"
 
 
 def test_completion_knows_commands_options_and_recipes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,10 +209,10 @@ TYPOS = {
     "reprot": ["report"],
     "describe cifra10": ["cifar10"],
     "recipe cifar_radfd": ["cifar_radfed"],
-    "recipe xyz": ["dmoz_distributions"],
+    "recipe xyz": ["no recipe xyz.", "dmoz_distributions"],
     "run mnist_metods": ["mnist_methods"],
-    "run mine": ["Did you mean mine.yaml?"],
-    "sweep xyz.yaml": ["cifar_fedadam"],
+    "run mine": ["no table mine.", "Did you mean mine.yaml?"],
+    "sweep xyz.yaml": ["no sweep xyz.yaml.", "cifar_fedadam"],
     "describe digits --partitioner iid --num-cliens 9": ["--num-clients"],
     "run mnist_methods --workers -1": ["workers"],
     "run mnist_methods --checkpoint-seconds nan": ["checkpoint_seconds"],

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from fl_lightning.experiment import callbacks
 from fl_lightning.experiment.callbacks import CurveRecorder, KeepLast, Pruning
@@ -19,24 +18,6 @@ MODULE: Any = None
 def trainer(round: int, rounds: int = 27, **values: Any) -> Any:
     """Return what callbacks ask a Trainer for at the end of a round, which counts from 1."""
     return SimpleNamespace(current_epoch=round - 1, max_epochs=rounds, should_stop=False, **values)
-
-
-def test_a_curve_that_goes_on_has_the_rounds_before_and_leaves_out_old_validations(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(callbacks, "names_of_validation", lambda trainer: {"val_acc"})
-    first = CurveRecorder(tmp_path / "curve-1.jsonl")
-    logged = {"val_acc": torch.tensor(0.5), "loss": torch.tensor(2.0)}
-    first.on_train_start(trainer(1), MODULE)
-    first.on_validation_end(trainer(1), MODULE)
-    first.on_train_epoch_end(trainer(1, callback_metrics=logged), MODULE)
-    assert first.state_dict() == {"rounds": [{"round": 1, "loss": 2.0, "val_acc": 0.5}], "of_validation": ["val_acc"]}
-    second = CurveRecorder(tmp_path / "curve-2.jsonl")
-    second.load_state_dict(first.state_dict())
-    second.on_train_start(trainer(2), MODULE)
-    second.on_train_epoch_end(trainer(2, callback_metrics=logged), MODULE)
-    lines = (tmp_path / "curve-2.jsonl").read_text().splitlines()
-    assert lines == ['{"round": 1, "loss": 2.0, "val_acc": 0.5}', '{"round": 2, "loss": 2.0}']
 
 
 def test_a_checkpoint_is_saved_from_time_to_time_and_the_one_before_stays(
@@ -57,14 +38,8 @@ def test_a_checkpoint_is_saved_from_time_to_time_and_the_one_before_stays(
         keep.on_train_epoch_end(at_end, MODULE)
         return len(saved)
 
-    assert [end(1, 9.0), end(2, 1.0), end(3, 9.0), end(4, 2.0), end(26, 10.0, True), end(27, 10.0)] == [
-        0,
-        1,
-        1,
-        2,
-        2,
-        2,
-    ]
+    rounds = [(1, 9.0), (2, 1.0), (3, 9.0), (4, 2.0), (26, 10.0, True), (27, 10.0)]
+    assert [end(*each) for each in rounds] == [0, 1, 1, 2, 2, 2]
     assert saved == 2 * [(tmp_path / "last-3.ckpt", {"weights_only": False})]
     assert len(checked) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["last-2.ckpt"]
@@ -107,28 +82,3 @@ def test_asha_ends_a_fit_that_is_worse_than_the_best_third_after_a_ninth_of_the_
     assert played([0.1, 0.1, 0.6, 0.1]) == (None, None)
     # The last round ends the fit by itself.
     assert played([0.9, 0.9, 0.4], rounds=3) == (None, None)
-    # A fit that goes on reports the rounds before it was broken off.
-    curve = CurveRecorder(tmp_path / "curve")
-    pruning = Pruning(config, tmp_path, curve)
-    curve.rounds = [{"round": round, "val_acc": sign * 0.4} for round in range(1, 5)] + [{"round": 5}]
-    at_end = trainer(5)
-    pruning.on_train_epoch_end(at_end, MODULE)
-    assert at_end.should_stop
-
-
-@pytest.mark.parametrize(
-    ("pruner", "rounds", "settings"),
-    [
-        ("asha", 27, {"_min_resource": 3, "_reduction_factor": 3}),
-        ("asha", 5, {"_min_resource": 1, "_reduction_factor": 3}),
-        ("hyperband", 27, {"_min_resource": 3, "_reduction_factor": 3, "_max_resource": 27}),
-    ],
-)
-def test_looks_at_a_fit_come_after_a_ninth_and_a_third_of_the_rounds(
-    tmp_path: Path, pruner: str, rounds: int, settings: dict[str, int]
-) -> None:
-    order = {"pruner": pruner, "number": 0, "earlier": []}
-    config = {"monitor": "val_acc", "mode": "max", "trainer": {"max_epochs": rounds}, "pruning": order}
-    study = Pruning(config, tmp_path, CurveRecorder(tmp_path / "curve"))._trial.study
-    assert {name: getattr(study.pruner, name) for name in settings} == settings
-    assert study.study_name == "search"

@@ -234,8 +234,7 @@ def test_a_mistake_is_named(faulty: None) -> None:
 
 
 def test_obstacles_warnings_and_what_is_not_checked_are_lines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    warnings = [f"warning {number}" for number in range(12)]
-    found = Findings(obstacles=["no network"], warnings=warnings, unchecked=["no data"])
+    found = Findings([], ["no network"], [f"warning {number}" for number in range(12)], ["no data"])
     monkeypatch.setattr("fl_lightning.experiment.check.check_table", lambda table, with_data: found)
     assert refuse_mistakes(read_table(small())) == [
         "no network. These cells will fail.",
@@ -243,10 +242,3 @@ def test_obstacles_warnings_and_what_is_not_checked_are_lines_of_their_own(monke
         f"WARNING: {12 - _SHOWN} more of this kind, for other data sets, methods or values.",
         "NOT CHECKED: no data",
     ]
-
-
-def test_a_mistake_is_told_with_the_first_of_its_cells_and_how_many_more_there_are() -> None:
-    table = with_trainer(max_epochs=2.5)
-    several = {**table, "seeds": [4, 5], "data": {"a": table["data"]["digits"], "b": table["data"]["digits"]}}
-    [told] = check(several).mistakes
-    assert told.startswith("a, FedAvg, fold 0, seed 4 and 7 more: The number of rounds")

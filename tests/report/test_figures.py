@@ -13,34 +13,14 @@ from fl_lightning.report.drawing import COLORS, style_of_column
 from fl_lightning.report.figures import (
     comparisons,
     curves,
-    draw_agreement,
     draw_comparison,
     draw_curves,
     draw_spread,
     representative_fold,
 )
-from fl_lightning.report.published import published_pairs
 from fl_lightning.report.results import Results, read_results
 
 EASY = {method: ("easy", method) for method in ("FedAvg", "RADFed")}
-
-
-def test_curves_have_a_mean_and_a_band(written: Results) -> None:
-    figure, text = draw_curves(written, EASY, "val_acc", "easy")
-    assert text == "line: mean over 6 runs, band: ± one sd"
-    [axes] = figure.axes
-    mean, radfed = axes.lines
-    assert list(mean.get_xdata()) == [2, 3]
-    assert list(radfed.get_ydata()) == pytest.approx([0.4, 0.535])
-    assert len(axes.collections) == 2
-    low, high = (function(axes.collections[1].get_paths()[0].vertices[:, 1]) for function in (min, max))
-    # the sample sd of gaps 1 to 6 is sqrt(3.5)
-    assert (low, high) == pytest.approx((0.4, 0.535 + 0.01 * 3.5**0.5))
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", "validation accuracy")
-    figure.draw_without_rendering()
-    assert [tick.get_text() for tick in axes.get_xticklabels() if 2 <= tick.get_position()[0] <= 3] == ["2", "3"]
-    assert all(tick.get_text().endswith(" %") for tick in axes.get_yticklabels())
-    assert draw_curves(written, EASY, "fed/central_distance", "easy")[1] == ""
 
 
 def test_runs_of_different_lengths_are_aligned_by_their_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,19 +33,6 @@ def test_runs_of_different_lengths_are_aligned_by_their_rounds(tmp_path: Path, m
     assert list(mean.get_xdata()) == [3]
     assert list(mean.get_ydata()) == pytest.approx([(0.3 + 0.53) / 2])
     assert text.endswith(", where all runs of a line have values")
-
-
-def test_spread_shows_each_run(written: Results) -> None:
-    # of two folds none is nearer to their mean
-    assert representative_fold(written, "easy") is None
-    axes = draw_spread(written, "easy").axes[0]
-    marks = [line for line in axes.lines if line.get_linestyle() == "None"]
-    assert sum(len(mark.get_xdata()) for mark in marks) == 12
-    assert all(mark.get_alpha() == 1 for mark in marks)
-    assert axes.get_xlabel() == "test accuracy, %"
-    # a row for each method, the first one at the top
-    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["FedAvg", "RADFed"]
-    assert axes.yaxis_inverted()
 
 
 def test_the_representative_fold_stands_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,28 +79,8 @@ def test_figures_for_papers_have_the_width_of_a_column_and_fonts_that_publishers
     assert again.files == pictures[0].files
 
 
-@pytest.mark.usefixtures("without_drawing")
-def test_comparison_of_data_sets(written: Results) -> None:
-    axes = draw_comparison(written, "Ease", ["easy", "hard"]).axes[0]
-    assert [bar.get_width() for bar in axes.patches] == pytest.approx([7, -10 / 3])  # type: ignore[attr-defined]
-    # each pair of runs is a dot: 1/50 to 6/50 and -1/25 and 0
-    dots = [list(line.get_xdata()) for line in axes.lines if line.get_marker() == "o"]
-    assert dots == [pytest.approx([2, 4, 6, 8, 10, 12]), pytest.approx([-4] * 5 + [0])]
-    assert {line.get_color() for line in axes.lines} == {"black"}
-    assert [picture.name for picture in comparisons(written)] == ["comparison-Ease", "across-Ease-val_acc"]
-
-
 def test_names_are_drawn_as_they_are(written: Results) -> None:
     lines = {"_hidden": ("easy", "FedAvg"), "$a_1$ and a long name of many words": ("easy", "RADFed")}
     figure, _ = draw_curves(written, lines, "val_acc", "$x$")
     [legend] = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [" _hidden", "\\$a_1\\$ and a long name\nof many words"]
-
-
-def test_scores_over_published_ones_have_a_colour_for_each_method_and_a_mark_for_each_source(tmp_path: Path) -> None:
-    published = {"a": {"scores": {"FedAvg": 51.0, "RADFed": 58.0}}, "b": {"scores": {"FedAvg": 52.0}}}
-    results = write_results(tmp_path, published=published)
-    pairs = [pair for pair in published_pairs(results) if pair.data == "easy"]
-    figure = draw_agreement(results, "easy", pairs)
-    [legend] = figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == ["FedAvg", "RADFed", "a", "b"]

@@ -152,17 +152,6 @@ TENSORS = [(torch.zeros(n, 1), torch.arange(n) % 2) for n in (5, 5, 10)]
 SETS = [TensorDataset(*tensors) for tensors in TENSORS]
 
 
-def test_the_figure_shows_samples_mixes_and_sizes() -> None:
-    sizes, mixes, histogram = partition_report(ready(Eight())).figure.axes
-    assert [bar.get_height() for bar in sizes.patches] == [3, 1, 1, 3]  # type: ignore[attr-defined]
-    assert [bar.get_height() for bar in mixes.patches] == [0.75, 0.25, 0.25, 0.75]  # type: ignore[attr-defined]
-    assert [bar.get_y() for bar in mixes.patches] == [0, 0, 0.75, 0.25]  # type: ignore[attr-defined]
-    colours = [[bar.get_facecolor() for bar in axes.patches] for axes in (sizes, mixes)]
-    assert colours[0] == colours[1]
-    assert sum(bar.get_height() for bar in histogram.patches) == 2  # type: ignore[attr-defined]
-    assert histogram.get_title(loc="right") == "dashed: mean 4.0"
-
-
 def test_the_whole_report(tmp_path: Path) -> None:
     sizes = np.repeat(np.arange(6), [1, 2, 3, 4, 5, 65])
     labels = np.arange(160) % 3
