@@ -302,7 +302,6 @@ def test_a_run_of_wandb_is_named_by_data_method_fold_and_seed(tmp_path: Path, mo
     }
     labels = {"data": "digits", "method": "FedAvg", "fold": 0, "seed": 7, "values": {}, "code": row["code"]}
     assert config == {**config, **labels, "cell": read_json(tmp_path / "cells" / row["cell"] / "config.json")}
-    assert {"python", "torch"} <= set(config)
 
 
 @pytest.mark.long
@@ -391,11 +390,9 @@ cells 2/2 finished: digits, RADFed, fold 0, seed 0
     result = read_json(folder / "result.json")
     assert set(result) == {"best_round", "val", "test", "constant", *OF_FIT, "partition", "initial_weights", "code"}
     assert result == {**result, **OF_FIT}
-    assert set(result["constant"]) == {"test_acc", "test_acc_clients"}
     curve = read_csv(folder / "curve.csv")
     best = curve[row["best_round"] - 1]
     assert float(best["val_acc_clients"]) == row["val"] == max(float(each["val_acc_clients"]) for each in curve)
-    assert [each["round"] for each in curve] == ["1", "2", "3", "4"]
     about = read_json(folder / "run.json")
     assert {"seconds", "begun", "ended", "python", "torch", "lightning", "numpy"} <= set(about)
     assert (about["resumed"], about["device"]) == (False, "cpu")
