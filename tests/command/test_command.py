@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from helpers.small_table import small
+from helpers.values import assert_values
 
 from fl_lightning import FedProx
 from fl_lightning.command import main
@@ -220,7 +221,7 @@ TYPOS = {
     "run radfed_smal": ["radfed_small"],
     "recipe cifar_radfed --otput x": ["Did you mean --output?"],
     "recipe cifar_radfed --resume nowhere": ["--resume nowhere: there is no run in that folder"],
-    "sweep cifar_fedadam": ["count"],
+    "sweep cifar_fedadam": ["count", "got None"],
 }
 
 
@@ -238,3 +239,4 @@ def test_mistakes_are_answered_with_what_was_meant(
         told = capsys.readouterr().err
         assert status in (1, 2), command
         assert [name for name in names if name not in told] == [], (command, told)
+        assert_values(told, names)

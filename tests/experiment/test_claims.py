@@ -96,12 +96,7 @@ def test_a_run_that_waits_says_for_whom(tmp_path: Path, clock: Clock) -> None:
     held = Claim(tmp_path, 1).holder()
     assert held == {"host": socket.gethostname(), "machine": ANY, "pid": os.getpid(), "begun": ANY}
     text = f"process {os.getpid()} on {held['host']}, since {held['begun']}"
-    unknown = tmp_path / "unknown"
-    unknown.mkdir()
-    (unknown / "claim-7").write_text("{")
-    other.take(unknown)
-    nobody = f"an unknown runner, whose claim {unknown / 'claim-7'} cannot be read"
-    assert other.waited_for() == [(tmp_path, text), (unknown, nobody)]
+    assert other.waited_for() == [(tmp_path, text)]
     assert other.waited_for() == []  # once
 
 

@@ -12,6 +12,7 @@ import pytest
 import submitit  # noqa: F401
 import yaml
 from helpers.small_table import small
+from helpers.values import assert_values
 from rich.console import Console
 
 from fl_lightning.command import main
@@ -171,6 +172,7 @@ def test_a_wrong_option_is_one_line(
     assert status in (1, 2)
     [line] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error:")]
     assert message in line
+    assert_values(line)
 
 
 def test_a_part_that_is_no_class_is_named() -> None:

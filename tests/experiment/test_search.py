@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from optuna.distributions import IntDistribution
 
-from fl_lightning.experiment.search import Search, describe_point, space_of
+from fl_lightning.experiment.search import Search, space_of
 
 
 class Points(Search):
@@ -16,30 +16,30 @@ class Points(Search):
         return []
 
 
-def points_of(*arguments: Any) -> list[dict[str, Any]]:
+def points(*arguments: Any) -> list[dict[str, Any]]:
     return Points(*arguments).points
 
 
 def test_a_grid_goes_through_all_combinations_in_order() -> None:
     space = space_of({"S": [2, 5], "lr": [0.1, 1.0]})
-    assert points_of(space) == [{"S": 2, "lr": 0.1}, {"S": 2, "lr": 1.0}, {"S": 5, "lr": 0.1}, {"S": 5, "lr": 1.0}]
-    assert points_of(space, "grid", 1) == [{"S": 2, "lr": 0.1}]
-    assert points_of({}) == [{}]
+    assert points(space) == [{"S": 2, "lr": 0.1}, {"S": 2, "lr": 1.0}, {"S": 5, "lr": 0.1}, {"S": 5, "lr": 1.0}]
+    assert points(space, "grid", 1) == [{"S": 2, "lr": 0.1}]
+    assert points({}) == [{}]
 
 
 def test_a_random_search_draws_different_points_of_a_grid() -> None:
     space = space_of({"a": list(range(10)), "b": list(range(10))})
-    drawn = points_of(space, "random", 20, 1)
+    drawn = points(space, "random", 20, 1)
     assert len({(point["a"], point["b"]) for point in drawn}) == 20
-    assert drawn == points_of(space, "random", 20, 1)
-    assert drawn != points_of(space, "random", 20, 2)
-    few = points_of(space_of({"a": [1, 2]}), "random", 20)
+    assert drawn == points(space, "random", 20, 1)
+    assert drawn != points(space, "random", 20, 2)
+    few = points(space_of({"a": [1, 2]}), "random", 20)
     assert sorted(point["a"] for point in few) == [1, 2]
 
 
 def test_a_shuffled_grid_has_the_points_of_the_grid_in_another_order() -> None:
     space = space_of({"a": list(range(5)), "b": [{"class": "x"}, [1, 2], None]})
-    grid = points_of(space)
+    grid = points(space)
     shuffled = Points(space, shuffled=True).points
     assert len(shuffled) == 15
     assert shuffled != grid
@@ -54,18 +54,13 @@ def test_values_that_are_taken_are_in_every_point() -> None:
     assert Points(space_of({}), "random", 5, taken={"mu": 3}).points == [{"mu": 3}]
 
 
-def test_a_point_as_a_string() -> None:
-    point = {"lr": 0.123456, "m": 2, "kind": {"class_path": "a.B", "size": 3}, "on": None}
-    assert describe_point(point) == "lr=0.1235, m=2, kind=3, on=None"
-
-
 def test_ranges() -> None:
     space = space_of({"lr": {"min": 1e-4, "max": 1.0, "log": True}, "mu": {"min": 2, "max": 3}})
-    drawn = points_of(space, "random", 400)
+    drawn = points(space, "random", 400)
     assert all(1e-4 <= point["lr"] <= 1 and 2 <= point["mu"] <= 3 for point in drawn)
     # half of the logarithms lie below the middle, 1e-2, give or take four standard deviations
     assert abs(sum(point["lr"] < 1e-2 for point in drawn) - 200) < 4 * math.sqrt(100)
-    assert {point["S"] for point in points_of({"S": IntDistribution(1, 3)}, "random", 60)} == {1, 2, 3}
+    assert {point["S"] for point in points({"S": IntDistribution(1, 3)}, "random", 60)} == {1, 2, 3}
 
 
 @pytest.mark.parametrize(

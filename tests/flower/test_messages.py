@@ -17,6 +17,7 @@ from helpers.sites import CLIENTS, Net, Sites, arrays_of, net, simulate, values_
 from torch import Tensor
 
 from fl_lightning import Ditto, FedAvg, FedPer, FedProx
+from fl_lightning.flower import FlowerClients
 
 #: All that an answer may hold besides arrays of the model.
 OF_ANSWERS = {
@@ -153,6 +154,13 @@ def test_numbers_that_are_missing_or_given_twice_are_named() -> None:
         Sites(partial(FedAvg, 1.0), names=(0, 1, 1)).fit()
     with pytest.raises(RuntimeError, match="must have a number from 0 or a name, got ''"):
         Sites(partial(FedAvg, 1.0), names=(0, 1, "")).fit()
+
+
+def test_clients_that_are_not_those_of_a_checkpoint_are_named() -> None:
+    clients = FlowerClients(Sites(partial(FedAvg, 1.0)), num_clients=3)  # type: ignore[arg-type]
+    clients.load_state_dict({"run": "r", "names": ["0", "1", "3"], "counted": {}})
+    with pytest.raises(ValueError, match=r"are \['0', '1', '3'\], and \['0', '1', '2'\] are connected"):
+        clients.data_module()
 
 
 def test_a_site_with_the_data_of_several_clients_is_named() -> None:
