@@ -4,10 +4,8 @@ import functools
 import gc
 import logging
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
