@@ -30,8 +30,10 @@ def in_a_stack(operation: Callable[..., Any], *stacks: Tensor) -> Any:
 CLASSES = torch.tensor([[0, 1, 2, 2, 0], [1, 1, 1, 0, 2], [2, 0, 0, 0, 1]])
 SCORES = normal(5, 3)
 PLACES = (normal(2, 3, 5), CLASSES[:, None].expand(3, 2, 5))
-SMOOTHED: Any = {"weight": torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64), "label_smoothing": 0.2}
-GAUSSIAN = (normal(5, 2), normal(5, 2, seed=1))
+SAMPLE = (normal(3), CLASSES[:, 0])
+GAUSSIAN = (normal(2, 5, 2), normal(1), normal(2, 5))
+SMOOTH: Any = {"label_smoothing": 0.2}
+SMOOTHED: Any = {"weight": torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64), **SMOOTH}
 CELL = [normal(2, 3), *(normal(*shape, seed=2) for shape in ((2, 4), (2, 4), (16, 3), (16, 4), (16,), (16,)))]
 #: Of a sequence of three steps, the weights of two layers with biases, and of one in two directions without.
 LAYERS = [normal(3, 2, 3), normal(2, 2, 4)]
@@ -40,9 +42,9 @@ RNN = [normal(*own, seed=4) for own in ((4, 3), (4, 4), (4, 3), (4, 4))]
 
 OPERATIONS: dict[str, tuple[Any, ...]] = {
     "embedding": (lambda i, w: F.embedding(i, w, padding_idx=-1) * F.embedding(i, w, 0), CLASSES, normal(3, 2)),
-    "cross entropy of one sample": (lambda x, y: F.cross_entropy(x, y, **SMOOTHED), normal(3), CLASSES[:, 0]),
+    "sample": (lambda x, y: F.cross_entropy(x, y, **SMOOTHED) * F.cross_entropy(x, y, **SMOOTH), *SAMPLE),
     "cross entropy of places": (lambda x, y: F.cross_entropy(x, y, ignore_index=1, **SMOOTHED), *PLACES),
-    "Gaussian": (lambda x, y, v: F.gaussian_nll_loss(x, y, v**2, True, 0.5, "sum"), *GAUSSIAN, normal(5, 2, seed=2)),
+    "Gaussian": (lambda x, y, v: F.gaussian_nll_loss(x, y, v**2, True, 0.5, "sum"), *GAUSSIAN),
     "LSTM cell": (lambda x, h, c, v, w, a, b: torch.lstm_cell(x, (h, c), v, w, a, b), *CELL),
     "GRU": (lambda x, h, *w: torch.gru(x, h, w, True, 2, 0.0, True, False, False), *LAYERS, *GRU),
     "RNN": (lambda x, h, *w: torch.rnn_tanh(x, h, w, False, 1, 0.0, True, True, False), *LAYERS, *RNN),
