@@ -60,7 +60,6 @@ CAUSES: dict[str, Callable[[], Any]] = {
     "`Squares.add` may keep": lambda: StackedCorrections([Squares()], [], None, []),
     "AdamW takes one weight decay": lambda: with_decays(torch.optim.AdamW),
     "weight decay, got Rprop": lambda: with_decays(torch.optim.Rprop),
-    "draws from torch's generator": lambda: during(lambda: torch.rand(1)),
     "draws from numpy's or Python's generator": lambda: during(np.random.rand),
     "the metric object Mean might": of_metric,
     "gradient of `median` of a": lambda: _OF_EVERYTHING[torch.median](torch.ones(2, requires_grad=True)),

@@ -162,8 +162,7 @@ def test_what_differs_on_two_processes_is_told(run: Any, shown: str, monkeypatch
 
 def test_what_cannot_be_broken_off_is_not_checked(tmp_path: Path) -> None:
     checks = PartChecks(lambda: Federated(1, executor="sequential"), BodyAndHead, six_clients, 2, tmp_path)
-    made = [check.was_made for check in (checks.trains(), checks.resumes(), checks.rolls_back())]
-    assert made == [True, False, False]
+    assert [each.was_made for each in (checks.trains(), checks.resumes(), checks.rolls_back())] == [True, False, False]
 
 
 def test_processes_that_fail_or_hang_are_told(tmp_path: Path) -> None:
