@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from helpers.values import assert_values
 
 from fl_lightning import FedProx
 from fl_lightning.command import main
-from fl_lightning.command.commands import _COMMANDS, _engine_options
+from fl_lightning.command.commands import _COMMANDS, _engine_options, make_parser
 from fl_lightning.command.parser import ends_by_error, ends_by_interrupt
 from fl_lightning.shipped import shipped
 
@@ -97,6 +98,35 @@ def test_the_help_of_a_command_says_what_its_options_take(capsys: pytest.Capture
     several = {"methods": "NAME", "data": "NAME", "folds": "N", "seeds": "N", "devices": "N"}
     assert taken == one | several | {"checkpoint-seconds": "SECONDS", "cell-timeout": "SECONDS"}
     assert "default: runs/<name of the table> (type: folder, default: null)" in text
+
+
+def test_each_option_has_its_help_and_what_is_not_given(capsys: pytest.CaptureFixture[str]) -> None:
+    options = {
+        **{"run": {"estimate", "dry-run", "help"}, "sweep": {"count", "seed", "output", "help"}},
+        **{"report": {"output", "help"}, "describe": {"partitioner", "split", "output", "max-clients", "overwrite"}},
+    }
+    for command, names in options.items():
+        parser = make_parser([command])
+        assert parser.usage == "fl-lightning COMMAND [options]"
+        [subparsers] = [action for action in parser._actions if hasattr(action, "_name_parser_map")]
+        own = subparsers._name_parser_map[command]
+        assert (own.prog, own.usage) == (f"fl-lightning {command}", f"fl-lightning {command} [options]")
+        shown = {string.removeprefix("--"): action for string, action in own._option_string_actions.items()}
+        assert names <= set(shown)
+        assert [action.dest for action in own._actions if not action.help] == []
+        title = _COMMANDS[command].help
+        assert own.description == f"{title[0].upper()}{title[1:]}."
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = capsys.readouterr().out
+    assert told.startswith("usage: fl-lightning COMMAND [options]\n") and "eval " in told
+    for name, command in _COMMANDS.items():
+        assert f" {name} {command.help} " in f"{' '.join(told.split())} "
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out.split()[-1] == version("fl-lightning")
+    assert main([]) == 0
+    assert capsys.readouterr().out == told
 
 
 #: Words of a command, and the options that it gets.

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from lightning.pytorch.callbacks import Timer
 
 from fl_lightning import RADFed
+from fl_lightning.experiment import build
 from fl_lightning.experiment.build import identity, make, references, substitute
 from fl_lightning.metrics import weighted_f1
+from fl_lightning.models import LogisticRegressionClassifier
 
 
 def test_references_become_values_of_any_type() -> None:
@@ -66,6 +71,33 @@ def test_paths_that_name_nothing(path: str) -> None:
 def test_a_name_in_other_letters_is_answered_by_the_right_one() -> None:
     with pytest.raises(ValueError, match=r"'fl_lightning\.RadFed'.*fl_lightning\.RADFed"):
         make({"class_path": "fl_lightning.RadFed"})
+
+
+def no_model() -> LogisticRegressionClassifier:
+    """Return something else than the annotation says."""
+    return 3  # type: ignore[return-value]
+
+
+def test_a_function_that_returns_something_else_than_it_says_is_named() -> None:
+    with pytest.raises(ValueError, match=rf"`model` must be a LightningModule, got 3 from {__name__}\.no_model"):
+        build.model({"model": {"class_path": f"{__name__}.no_model"}})
+
+
+def test_a_fit_has_what_the_runner_gives_below_what_the_table_gives(tmp_path: Path) -> None:
+    given = {"max_epochs": 3, "accelerator": "cpu", "num_sanity_val_steps": 1, "devices": "1"}
+    trainer = build.trainer({"trainer": given}, [Timer()], logger=False, default_root_dir=tmp_path)
+    shown = {"sanity": trainer.num_sanity_val_steps, "rounds": trainer.max_epochs, "devices": trainer.num_devices}
+    assert shown == {"sanity": 1, "rounds": 3, "devices": 1}
+    assert {type(each).__name__ for each in trainer.callbacks} == {"Timer", "ModelCheckpoint"}
+    assert build.trainer({"trainer": {"accelerator": "cpu"}}, [], logger=False).num_sanity_val_steps == 0
+    method = build.method({"seed": 7, "callback": {"class_path": "fl_lightning.FedAvg"}})
+    assert (method.settings.seed, method.executor) == (7, "sequential")
+    own = {"class_path": "fl_lightning.FedAvg", "init_args": {"seed": 3, "executor": "vectorized"}}
+    method = build.method({"seed": 7, "callback": own})
+    assert (method.settings.seed, method.executor) == (3, "vectorized")
+    metric = {"name": "acc", "function": "fl_lightning.metrics.accuracy"}
+    shown_models = [build.metric({"metric": metric, "monitor": f"val_acc{end}"}) for end in ("_clients", "_personal")]
+    assert [(each.name, each.always_personal) for each in shown_models] == [("acc", False), ("acc", True)]
 
 
 def test_identity_depends_on_content_and_not_on_order() -> None:

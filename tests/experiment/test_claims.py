@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -98,6 +99,41 @@ def test_a_run_that_waits_says_for_whom(tmp_path: Path, clock: Clock) -> None:
     text = f"process {os.getpid()} on {held['host']}, since {held['begun']}"
     assert other.waited_for() == [(tmp_path, text)]
     assert other.waited_for() == []  # once
+
+
+def test_a_claim_whose_process_has_ended_is_free_at_once(tmp_path: Path, clock: Clock) -> None:
+    machine = claims._machine()
+    for name, record, is_free in (
+        ("ended", {"machine": machine, "pid": 2**31 - 1}, True),
+        ("elsewhere", {"machine": "another", "pid": 2**31 - 1}, False),
+        ("at work", {"machine": machine, "pid": os.getpid()}, False),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "claim-3").write_text(json_text(record))
+        (tmp_path / name / "claim-x").touch()
+        taken = runner().take(tmp_path / name)
+        assert (taken == Claim(tmp_path / name, 4)) == is_free, name
+    assert claims.newest_claim(tmp_path / "nowhere") is None
+    assert claims.newest_claim(tmp_path) is None
+
+
+def test_claims_are_touched_and_those_that_are_lost_are_told(tmp_path: Path) -> None:
+    told: list[Path] = []
+    holder = Claims(told.append)
+    kept, lost = (holder.take(tmp_path / name) for name in ("kept", "lost"))
+    assert kept is not None and lost is not None
+    for claim in (kept, lost):
+        os.utime(claim.path, (0, 0))
+    (tmp_path / "lost" / "claim-2").touch()
+    waits = iter([False, True])
+    asked: list[float] = []
+    holder._beat(SimpleNamespace(wait=lambda seconds: (asked.append(seconds), next(waits))[1]))  # type: ignore[arg-type]
+    assert told == [tmp_path / "lost"]
+    assert (kept.path.stat().st_mtime > 0, lost.path.stat().st_mtime) == (True, 0)
+    assert asked == [5.0, 5.0]  # a sixth of 30 seconds
+    holder.close()
+    assert json.loads(kept.path.read_text())["released"]
+    assert "released" not in json.loads(lost.path.read_text())
 
 
 def table_with(callback: str, folder: Path, **arguments: Any) -> dict[str, Any]:

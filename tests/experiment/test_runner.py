@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,9 +19,10 @@ from helpers.small_table import small, with_methods
 from fl_lightning.command import main
 from fl_lightning.data.tensor_bytes import fingerprint
 from fl_lightning.experiment import describe_plan, describe_time, estimate, measure_paces, processes, read_table
-from fl_lightning.experiment.files import read_csv, read_json
+from fl_lightning.experiment.files import read_csv, read_json, write_json
+from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.progress import Progress
-from fl_lightning.experiment.store import Store
+from fl_lightning.experiment.store import Store, describe_results
 from fl_lightning.report import experiment_report
 
 
@@ -238,6 +240,73 @@ def test_workers_at_the_same_time_have_gpus_in_turn(monkeypatch: pytest.MonkeyPa
     others = {name: value for name, value in os.environ.items() if name != "SLURM_JOB_ID"}
     assert given == [{**others, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": gpu} for gpu in "353"]
     assert len(workers) == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "until", "how"),
+    [
+        (0, None, ""),
+        (3, None, ""),
+        (4, None, "The worker process ended with code 4 in the middle of the cell; see log.txt."),
+        (-15, 2.0, "The worker process was ended by SIGTERM in the middle of the cell; see log.txt."),
+        (-9, None, "The worker process was ended by SIGKILL, maybe because the memory was full, in the middle of"),
+        (-9, 1.0, "TimeoutError: the cell took longer than 0.5 s (`cell_timeout`), so it was stopped."),
+    ],
+)
+def test_how_a_worker_ended(monkeypatch: pytest.MonkeyPatch, code: int, until: float | None, how: str) -> None:
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: 1.0))
+    workers = processes.Workers(processes.RunOptions(cell_timeout=0.5))
+    ended: Any = SimpleNamespace(
+        process=SimpleNamespace(exitcode=code), until=until, job=SimpleNamespace(log="log.txt")
+    )
+    told = workers._how_it_ended(ended)
+    assert told.startswith(how) and bool(told) == bool(how)
+
+
+TROUBLES = {
+    "failed": ({"status": "failed", "error": "ValueError: x"}, "ValueError: x"),
+    "no metric": ({"score": None}, "but the cell logged no metric of a test set"),
+    "other metrics": ({"score": None, "test_b": 1.0, "test_a": 1.0}, "but the cell logged test_a, test_b"),
+    "infinite": ({"score": float("inf")}, "`test_acc_clients` is NaN or infinite"),
+    "versions": ({"code": "1, then 2"}, "several versions of the code: 1, then 2."),
+}
+
+
+def test_each_kind_of_trouble_is_told_once_with_its_first_cell(tmp_path: Path) -> None:
+    rows = []
+    for fold, (changes, _) in enumerate(TROUBLES.values()):
+        row = {"data": "digits", "method": "FedAvg", "fold": fold, "status": "finished", "score": 0.5, "code": "1"}
+        rows += [{**row, **changes, "seed": seed} for seed in range(fold)]
+    # One row is in order.
+    rows.append({**row, "seed": 9})
+    first, *lines = describe_results(read_table(small()), rows, 12, tmp_path)
+    assert first == f"11 of 12 cells are finished. Results: {tmp_path / 'results.csv'}"
+    for fold, (line, (_, told)) in enumerate(zip(lines, [*TROUBLES.values()][1:], strict=True), start=1):
+        more = f" and {fold - 1} more" if fold > 1 else ""
+        assert line.startswith(f"digits, FedAvg, fold {fold}, seed 0{more}: ") and told in line
+
+
+def test_what_came_out_of_a_point(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    cells = [Cell("d", "m", 0, seed, {}, {"seed": seed}) for seed in range(4)]
+
+    def tried(*results: dict[str, Any]) -> tuple[Any, ...]:
+        store.__init__(tmp_path)  # type: ignore[misc]
+        for cell, result in zip(cells, results, strict=False):
+            name = "failed" if "error" in result else "result"
+            write_json(store.cell_folder(cell) / f"{name}.json", result)
+        found = store.tried({"a": 1}, cells[: len(results)])
+        assert (found.point, found.fits) == ({"a": 1}, tuple(cell.id for cell in cells[: len(results)]))
+        shutil.rmtree(tmp_path / "cells")
+        return found.finite, found.score, found.error, found.pruned
+
+    assert tried({"val": 0.25}, {"val": 0.75}) == (2, 0.5, "", 0)
+    assert tried({"val": None}, {"val": 0.75}) == (1, None, "", 0)
+    nan = "the validation metric is nan"
+    assert tried({"val": float("nan")}, {"val": 0.75}, {"error": "E: x"}, {"error": "E: y"}) == (1, None, "E: x", 0)
+    pruned = [{"val": 0.25, "pruned": True, "rounds": rounds} for rounds in (9, 3)]
+    assert tried({"val": float("nan")}, *pruned) == (2, None, nan, 3)
+    assert tried(*pruned) == (2, 0.25, "pruned after 3 rounds", 3)
 
 
 def deadly(code: int) -> dict[str, Any]:

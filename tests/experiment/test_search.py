@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from optuna.distributions import IntDistribution
 
-from fl_lightning.experiment.search import Search, space_of
+from fl_lightning.experiment.search import Search, Tried, describe_point, space_of
 
 
 class Points(Search):
@@ -52,6 +52,36 @@ def test_values_that_are_taken_are_in_every_point() -> None:
         search = Points(space, kind, 2, taken={"mu": 3})
         assert [point["mu"] for point in search.next_points()] == [3, 3]
     assert Points(space_of({}), "random", 5, taken={"mu": 3}).points == [{"mu": 3}]
+
+
+def test_the_best_point_is_the_first_of_those_with_the_best_score_and_pruned_ones_do_not_count() -> None:
+    scores = [(0.2, 0), (None, 0), (0.1, 0), (0.9, 3), (0.2, 0), (0.1, 0), (0.1, 0), (0.05, 1)]
+    best = {}
+    for mode in ("max", "min"):
+        search = Points(space_of({"a": list(range(9))}), mode=mode)
+        assert (search.best(), search.note_of_equals()) == (None, "")
+        search.tried = [Tried({"a": place}, (), 1, score, "", pruned) for place, (score, pruned) in enumerate(scores)]
+        found = search.best()
+        assert found is not None
+        best[mode] = (found.point["a"], search.note_of_equals())
+    told = "configurations have this score; the first is taken."
+    assert best == {"max": (0, f" 2 {told}"), "min": (2, f" 3 {told}")}
+    search.tried = search.tried[:1]
+    assert search.note_of_equals() == ""
+
+
+def test_points_are_tried_some_at_a_time() -> None:
+    search = Points(space_of({"a": list(range(5))}), at_once=2)
+    groups = []
+    while points := search.next_points():
+        groups.append([point["a"] for point in points])
+        search.tried += [Tried(point, (), 1, 0.0, "", 0) for point in points]
+    assert groups == [[0, 1], [2, 3], [4]]
+
+
+def test_a_point_as_a_string() -> None:
+    point = {"lr": 0.123456, "m": 2, "kind": {"class_path": "a.B", "size": 3}, "on": None}
+    assert describe_point(point) == "lr=0.1235, m=2, kind=3, on=None"
 
 
 def test_ranges() -> None:

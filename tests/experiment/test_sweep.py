@@ -27,10 +27,15 @@ PROGRAM = """
 import argparse, csv, json, os, pathlib
 parser = argparse.ArgumentParser()
 parser.add_argument("--x", type=float), parser.add_argument("--add", type=float, default=0)
+parser.add_argument("--output", default="runs")
 options = parser.parse_args()
 folder = pathlib.Path(os.environ["FL_LIGHTNING_LOGS"], "version_0")
 folder.mkdir(parents=True)
 (folder / "environment.json").write_text(json.dumps({**os.environ}))
+if "OFFLINE" in os.environ:
+    for number in (1, 2):
+        name = f"offline-run-{number}-{os.environ['WANDB_RUN_ID']}"
+        pathlib.Path(options.output, "wandb", name).mkdir(parents=True)
 scores = [options.x + options.add, "", 0.5]
 if options.x >= 8:
     scores = ["nan", *scores]
@@ -128,6 +133,40 @@ def test_the_smallest_value_is_the_best_if_the_goal_is_to_minimise(
     monkeypatch.chdir(tmp_path)
     [row], _ = sweep(write(tmp_path, metric={"name": "score", "goal": "minimize"}), count=1)
     assert row["score"] == 0.5  # of 1 and 0.5
+
+
+@pytest.mark.parametrize(("further", "place"), [([], "runs"), (["--output=here"], "here")])
+def test_the_newest_folder_of_weights_and_biases_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, further: list[str], place: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OFFLINE", "yes")
+    [row], text = sweep(write(tmp_path), count=1, further=further)
+    assert row["folder"] == f"{place}/wandb/offline-run-2-{row['id']}"
+    sync = f"find {place}/wandb -name 'offline-run-*' -exec wandb sync {{}} +"
+    assert f"1 offline run folder; to send them: {sync}" in text
+
+
+def test_what_only_the_service_uses_is_told_and_a_point_is_told_by_what_varies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    parameters = {"x": {"values": [1, 2]}, "add": {"value": 1}}
+    metric = {"name": "score", "goal": "maximize", "target": 9}
+    _, text = sweep(write(tmp_path, project="p", metric=metric, parameters=parameters), count=1)
+    assert "Only the service of Weights & Biases uses `project` and `metric.target`: no effect here." in text
+    assert "1/1 finished: x=1: score 2.0000\n" in text
+    one = Sweep(write(tmp_path, parameters={"add": {"value": 1}}), 1)
+    assert (one.describe({"add": 1}), one.describe({})) == ("add=1", "small")
+    assert [cell.config for cell in one.cells({"add": 1}, 0)] == [
+        {
+            **{"sweep": "small", "program": "program.py", "metric": "score", "further": [], "values": {"add": 1}},
+            "command": ["${env}", "${interpreter}", "${program}", "${args}"],
+        }
+    ]
+    words = ["python", "-u", "${program}", "${args_no_hyphens}", "${args}"]
+    command = Sweep(write(tmp_path, command=words), 1, further=["--more"]).command({"a": 1, "b": "x"})
+    assert command == [sys.executable, "-u", "program.py", "a=1", "b=x", "--a=1", "--b=x", "--more"]
 
 
 def test_what_a_failed_attempt_has_logged_is_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

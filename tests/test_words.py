@@ -1,0 +1,76 @@
+"""Words of messages: numbers with their nouns, lists in a sentence, durations, names of what comes with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fl_lightning.shipped import find_file, no_such, shipped
+from fl_lightning.words import duration, enumeration, how_to_install, quantity, short_repr
+
+
+def test_numbers_and_lists_in_a_sentence() -> None:
+    assert [quantity(number, "client") for number in (0, 1, 2000)] == ["0 clients", "1 client", "2,000 clients"]
+    assert [enumeration("abcd"[:number]) for number in range(4)] == ["", "a", "a and b", "a, b and c"]
+    assert enumeration("abc", by="or", most=1) == "a or 2 more"
+    assert (enumeration("abc", most=2), enumeration("abcd", most=2)) == ("a, b and c", "a, b and 2 more")
+
+
+def test_durations() -> None:
+    texts = {
+        **{0.0: "0.1 s", 0.94: "0.9 s", 0.95: "1 s", 89.4: "89 s", 90.0: "2 min", 89.9 * 60: "90 min"},
+        **{90 * 60.0: "1.5 h", 47.9 * 3600: "47.9 h", 48 * 3600.0: "2.0 days", 60 * 3600.0: "2.5 days"},
+    }
+    assert {seconds: duration(seconds) for seconds in texts} == texts
+
+
+class Silent:
+    pass
+
+
+class Talking:
+    shown = ""
+
+    def __repr__(self) -> str:
+        return self.shown
+
+
+def test_values_in_short() -> None:
+    assert short_repr([np.zeros((2, 3)), torch.zeros(4), torch.tensor(1.5), Silent(), Silent, len]) == (
+        "[<ndarray of shape (2, 3)>, <Tensor of shape (4,)>, 1.5, <Silent>, ...]"
+    )
+    assert [short_repr(value) for value in (Silent, len, Path("a"), test_durations)] == [
+        *("Silent", "len", "'a'", "test_durations"),
+    ]
+    for value in ((1,) * 5, dict.fromkeys(range(5)), frozenset(range(5))):
+        assert "4" not in short_repr(value).partition("...")[0] and "..." in short_repr(value)
+    shown = {}
+    for text in ("a" * 160, "a" * 161, "a\nb", "<x at 0x12>"):
+        talking = Talking()
+        talking.shown = text
+        shown[text] = short_repr(talking)
+    assert list(shown.values()) == ["a" * 160, *3 * ["Talking(...)"]]
+    assert len(short_repr("a" * 61)) == len(short_repr(10**60)) == 60
+    assert short_repr([[[[1]]]]) == "[[[[...]]]]"
+
+
+def test_what_an_extra_needs_is_installed_by_a_command() -> None:
+    assert how_to_install("slurm").startswith('pip install "submitit>=')
+    assert how_to_install("ray").startswith('pip install "ray>=')
+
+
+def test_files_of_the_package_are_found_by_their_names(tmp_path: Path) -> None:
+    tables = shipped("table")
+    assert list(tables) == sorted(tables)
+    assert {path.parent.name for path in tables.values()} == {"tables"}
+    assert "cifar_radfed" in shipped("recipe") and "cifar_fedadam" in shipped("sweep")
+    assert find_file("table", "mnist_methods", tmp_path) == tables["mnist_methods"]
+    (tmp_path / "mnist_methods").touch()
+    assert find_file("table", "mnist_methods", tmp_path) == tmp_path / "mnist_methods"
+    (tmp_path / "myself.yml").touch()
+    with pytest.raises(FileNotFoundError, match=r"^There is no table mysef\.yml\. Did you mean myself\.yml\?$"):
+        find_file("table", "mysef.yml", tmp_path)
+    assert no_such("sweep", "x", ["abc", "def"]) == "There is no sweep x. There are abc, def."
