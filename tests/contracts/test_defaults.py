@@ -1,7 +1,4 @@
-"""The defaults of public arguments, which users count on: ``defaults.txt`` has them all.
-
-A default that is changed on purpose is written there by ``python -m tests.contracts.test_defaults``.
-"""
+"""The defaults of public arguments, which users count on: ``defaults.txt`` has them all."""
 
 from __future__ import annotations
 
@@ -9,6 +6,8 @@ import inspect
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+from helpers.written import assert_as_in
 
 from fl_lightning.words import short_repr
 
@@ -42,9 +41,5 @@ def lines_of(owner: Any) -> set[str]:
     return found
 
 
-def test_defaults_are_those_that_are_written_down() -> None:
-    assert lines() == FILE.read_text("utf-8").splitlines()
-
-
-if __name__ == "__main__":
-    FILE.write_text("\n".join(lines()) + "\n", "utf-8")
+def test_defaults_are_those_that_are_written_down(tmp_path: Path) -> None:
+    assert_as_in(FILE, lines(), tmp_path)

@@ -21,13 +21,22 @@ def drawn(figure: Figure) -> list[str]:
     """Return the size of a figure, and of all its axes the labels, the ticks, and what is drawn."""
     lines = [f"figure of {_numbers(figure.get_size_inches())} inches"]
     for axes in figure.axes:
+        if not axes.axison:
+            lines.append("nothing")
+            continue
         titles = [axes.get_title(loc=place) for place in ("left", "center", "right")]  # type: ignore[arg-type]
-        lines += [f"axes {titles}", f"  {_axis(axes.xaxis)}", f"  {_axis(axes.yaxis)}"] if axes.axison else ["nothing"]
+        sides = [side for side, spine in axes.spines.items() if spine.get_visible()]
+        lines.append(f"axes {titles} in {axes.title.get_fontsize():g} between {sides}")
+        lines += [f"  {_axis(axes.xaxis)}", f"  {_axis(axes.yaxis)}"]
         hidden = (axes.patch, axes.title, axes._left_title, axes._right_title)  # type: ignore[attr-defined]
-        lines += [f"  {_artist(each)}" for each in axes.get_children() if axes.axison and each not in hidden]
+        lines += [f"  {_artist(each)}" for each in axes.get_children() if each not in hidden]
     for legend in [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]:
         names = [text.get_text() for text in legend.get_texts()]
-        lines.append(f"legend {legend._outside_loc} of {legend._ncols} columns: {names}")  # type: ignore[attr-defined]
+        frame = "framed" if legend.get_frame_on() else "without frame"
+        [size] = {text.get_fontsize() for text in legend.get_texts()}
+        place = f"{legend._loc} {legend._outside_loc} {frame}"  # type: ignore[attr-defined]
+        columns = f"{legend._ncols} columns"  # type: ignore[attr-defined]
+        lines.append(f"legend {legend.get_title().get_text()!r} {names} {place} of {columns} in {size:g}")
         lines += [f"  {_artist(each)}" for each in legend.legend_handles]
     return [line for line in lines if line.strip()]
 
@@ -41,17 +50,11 @@ def read(path: Path) -> list[str]:
     return [line.strip() for line in re.sub(r"\s*\n\s*(?=<t[dh])", " ", page).splitlines() if line.strip()]
 
 
-def assert_as_in(path: Path, lines: Iterable[str], folder: Path) -> None:
-    """Compare lines with those of a file, which somebody has read; what is found is left in a folder."""
-    found = "".join(f"{line.rstrip()}\n" for line in lines)
-    (folder / path.name).write_text(found, encoding="utf-8")
-    assert found == path.read_text(encoding="utf-8"), f"If this is right, copy {folder / path.name} to {path}."
-
-
 def _axis(axis: Axis) -> str:
     shown = [label.get_text() for label in axis.get_ticklabels()]
     ends = _numbers(axis.get_view_interval())
-    return f"{axis.get_label_text()!r} {ends} {shown} as {axis.get_major_formatter()(0.5)!r}"
+    looks = sorted({(label.get_fontsize(), label.get_rotation()) for label in axis.get_ticklabels()})
+    return f"{axis.get_label_text()!r} {ends} {shown} in {looks} as {axis.get_major_formatter()(0.5)!r}"
 
 
 def _artist(artist: Any) -> str:
@@ -65,12 +68,14 @@ def _artist(artist: Any) -> str:
         )
         return f"line {points} {to_hex(artist.get_color())} {width} mark {mark} {rest}"
     if isinstance(artist, Rectangle):
-        return f"bar {_numbers(artist.get_bbox().bounds)} {to_hex(artist.get_facecolor())} {rest}"
+        edge = f"{to_hex(artist.get_edgecolor(), True)} {artist.get_linewidth():g} {artist.get_hatch() or ''}"
+        return f"bar {_numbers(artist.get_bbox().bounds)} {to_hex(artist.get_facecolor())} edge {edge} {rest}"
     if isinstance(artist, Collection):
         points = " ".join(_numbers(np.ravel(each.vertices)) for each in artist.get_paths())
         return f"area {points} {[*map(to_hex, (*artist.get_facecolor(), *artist.get_edgecolor()))]} {rest}"
     if isinstance(artist, Text):
-        return f"text {artist.get_text()!r} {_numbers(artist.get_position())} {artist.get_fontsize():g} {rest}"
+        place = f"{_numbers(artist.get_position())} {artist.get_ha()} {artist.get_va()}"
+        return f"text {artist.get_text()!r} {place} in {artist.get_fontsize():g} {rest}"
     return ""
 
 

@@ -1,12 +1,13 @@
-"""What a test expects, where it is long: paragraphs of a text file beside the test, each below its name."""
+"""What a test expects, where it is long: a text file beside the test, which somebody has read."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 
-def written(test: str, name: str) -> list[str]:
-    """Return the lines below a name in the text file of a test file."""
-    paragraphs = Path(test).with_suffix(".txt").read_text("utf-8").split("\n\n")
-    [lines] = [each.splitlines()[1:] for each in paragraphs if each.splitlines()[0] == f"# {name}"]
-    return lines
+def assert_as_in(path: Path, lines: Iterable[str], folder: Path) -> None:
+    """Compare lines with those of a file; what is found is left in a folder."""
+    found = "".join(f"{line.rstrip()}\n" for line in lines)
+    (folder / path.name).write_text(found, encoding="utf-8")
+    assert found == path.read_text(encoding="utf-8"), f"If this is right, copy {folder / path.name} to {path}."

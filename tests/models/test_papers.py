@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.toys import quiet_trainer
-from helpers.written import written
+from helpers.written import assert_as_in
 from torch import nn
 
 from fl_lightning import TensorDataModule
@@ -84,11 +84,11 @@ def test_parameters_and_logits(name: str) -> None:
     assert module(torch.zeros(2, *shape)).shape == (2, classes)
 
 
-def test_layers_in_their_order() -> None:
+def test_layers_in_their_order(tmp_path: Path) -> None:
     small = ConvNetClassifier(3, in_channels=2, image_size=8, channels=(4, 5), hidden=(6, 7), padding="same")
     modules = {"vgg9": VGG9Classifier(7), "mlp": MLPClassifier(4, (5, 6), 3), "convnet": small}
-    for name, module in modules.items():
-        assert [str(layer) for layer in module.layers] == written(__file__, name)
+    lines = [line for name, module in modules.items() for line in (f"# {name}", *map(str, module.layers))]
+    assert_as_in(Path(__file__).with_suffix(".txt"), lines, tmp_path)
     assert ResNet18Classifier(groups=4).network.bn1.num_groups == 4
 
 

@@ -1,7 +1,6 @@
 """What parts draw for a seed stays the same from version to version, and does not depend on what else draws.
 
-``draws.txt`` has it. A draw that is changed on purpose is written there by
-``PYTHONPATH=tests python -m parts.test_draws``.
+``draws.txt`` has it.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from helpers.written import assert_as_in
 from parts.test_first_states import UNIFORM
 
 from fl_lightning import parts
@@ -98,15 +98,11 @@ DRAWS: dict[str, Callable[[], list[float]]] = {
 }
 
 
-def test_draws_of_a_seed() -> None:
-    assert lines() == FILE.read_text("utf-8").splitlines()
+def test_draws_of_a_seed(tmp_path: Path) -> None:
+    assert_as_in(FILE, lines(), tmp_path)
 
 
 def lines() -> list[str]:
     """Return the first six numbers of each, and the sum of all."""
     found = {name: draw() for name, draw in DRAWS.items()}
     return [f"{name}: {[round(n, 8) for n in [*numbers[:6], sum(numbers)]]}" for name, numbers in found.items()]
-
-
-if __name__ == "__main__":
-    FILE.write_text("\n".join(lines()) + "\n", "utf-8")

@@ -1,8 +1,6 @@
 """What parts say of themselves, which other rooms ask, and what they keep: ``facts.txt`` has a line for each part.
 
 Of vectors of clients it has the first one, and the weight of client 2 of three in their mean.
-
-A fact that is changed on purpose is written there by ``PYTHONPATH=tests python -m parts.test_facts``.
 """
 
 from __future__ import annotations
@@ -12,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from helpers.written import assert_as_in
 from parts.test_first_states import CLOCK, DYNAMIC, LAYOUT, LOCAL, MESSAGES, MIME, PRIVATE, UNIFORM, begun, shown
 
 from fl_lightning import parts
@@ -127,9 +126,5 @@ def lines() -> list[str]:
     return sorted(found)
 
 
-def test_parts_say_of_themselves_what_is_written_down() -> None:
-    assert lines() == FILE.read_text("utf-8").splitlines()
-
-
-if __name__ == "__main__":
-    FILE.write_text("\n".join(lines()) + "\n", "utf-8")
+def test_parts_say_of_themselves_what_is_written_down(tmp_path: Path) -> None:
+    assert_as_in(FILE, lines(), tmp_path)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.drawn import assert_as_in, read
+from helpers.drawn import read
 from helpers.small_table import small
+from helpers.written import assert_as_in
 from helpers.written_results import BASE, GAPS, write_results
 from rich.console import Console
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.drawn import assert_as_in, drawn, read
+from helpers.drawn import drawn, read
+from helpers.written import assert_as_in
 from lightning.pytorch.loggers import WandbLogger
 from torch.utils.data import TensorDataset
 

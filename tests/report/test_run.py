@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from helpers.drawn import assert_as_in, drawn
+from helpers.drawn import drawn
+from helpers.written import assert_as_in
 from lightning.pytorch.loggers import CSVLogger
 from matplotlib.text import Text
 from torch.utils.data import TensorDataset
