@@ -81,6 +81,16 @@ def test_two_damaged_files_are_an_error(tmp_path: Path) -> None:
         fit(tmp_path, 4, ckpt_path="last")
 
 
+def test_files_of_another_folder_are_not_to_be_removed(tmp_path: Path) -> None:
+    keep = FederatedCheckpoint(tmp_path)
+    state = {**keep.state_dict(), "outdated": [str(tmp_path / "best.ckpt")]}
+    keep.load_state_dict(state)
+    assert keep.state_dict()["outdated"] == state["outdated"]
+    with pytest.warns(UserWarning, match="dirpath"):
+        keep.load_state_dict({**state, "dirpath": "elsewhere"})
+    assert keep.state_dict()["outdated"] == []
+
+
 def test_another_run_leaves_the_files_of_the_first(tmp_path: Path) -> None:
     fit(tmp_path, 4)
     fit(tmp_path, 2)

@@ -10,7 +10,7 @@ from helpers.tiny_files import covertype_line, set_up, write_covertype
 
 from fl_lightning.data import SampleSplit, WithinClientSplit
 from fl_lightning.datamodules import CovertypeDataModule
-from fl_lightning.datamodules.covertype import URL
+from fl_lightning.datamodules.covertype import URL, covfeat_partitioner
 from fl_lightning.partitioners import IIDPartitioner, Partition
 
 # elevation, area, soil type and cover type of each row; the other nine numbers are the row's number
@@ -148,3 +148,8 @@ def test_real_data(real_data: Path, name: str, low: float, high: float) -> None:
     assert np.bincount(data.labels).tolist() == [211_560, 280_440]
     assert (data.num_clients, data.partition.num_clients, data.statistics().mean) == (60, 100, 4_920)
     assert low < data.statistics().c_score < high
+
+
+def test_covfeat_has_100_clients_and_a_seed_of_its_own() -> None:
+    partitioner = covfeat_partitioner(np.zeros((4, 2))).func  # type: ignore[attr-defined]
+    assert (partitioner.num_clients, partitioner.seed) == (100, 1122)

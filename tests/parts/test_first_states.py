@@ -13,6 +13,7 @@ import torch
 from fl_lightning import parts
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.messages import OptimizerState
+from fl_lightning.parts.part import Part
 
 #: A weight and a bias, and a buffer.
 LAYOUT = parts.Layout(
@@ -192,3 +193,18 @@ def test_a_fit_that_begins_with_the_model_that_was_shown_last_spends_on_it_again
     with pytest.raises(ValueError, match="LocalDifferentialPrivacy has spent an epsilon of 6 on"):
         parts.Run.begin(run.algorithm, again, run)
     assert parts.Run.begin(run.algorithm, run.federation, run).server.model.tolist() == MODEL
+
+
+class AsksAPart(parts.UniformSampler):
+    """A sampler with a part of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.noted = Part()
+
+
+def test_all_processes_keep_the_vectors_of_parts_that_they_call_alike() -> None:
+    algorithm = begun(sampler=AsksAPart(), aggregation=parts.Median())
+    alike = (algorithm.sampler, algorithm.sampler.noted, algorithm.server_optimizer, algorithm.aggregation)
+    assert [part.federation.replicates for part in alike] == [True] * 4
+    assert not algorithm.objective.federation.replicates

@@ -176,6 +176,8 @@ def test_the_page_holds_all_it_needs(tmp_path: Path) -> None:
     report = partition_report(ready(WithFeatures()), tmp_path, features={"<soil>": LABELS})
     page = (tmp_path / "partition.html").read_text(encoding="utf-8")
     assert page == report.html
+    # All clients are drawn.
+    assert report.figure.axes[0].get_xlabel() == "client"
     shown = page.replace("<wbr>", "")
     assert all(html.escape(text) in shown for text in report.summary.rows().values())
     assert "feature skew, &lt;soil&gt;" in shown

@@ -98,6 +98,12 @@ def test_what_single_clients_gain_over_training_alone(tmp_path: Path) -> None:
     assert picture.name == "gains-easy"
 
 
+def test_the_worst_tenth_of_25_clients_is_two(tmp_path: Path) -> None:
+    clients = {"Local": ["0,1,0.5"], "RADFed": [f"{client},1,{client / 100}" for client in range(1, 26)]}
+    _, method = rows(tables.client_table(results_beside_local(tmp_path, "client,samples,test_acc", clients)))
+    assert method[5] == "1.50"
+
+
 @pytest.mark.parametrize(
     ("score", "mean", "gain"), [("test_acc_clients", "45.00", "-5.00"), ("test_acc_personal", "80.00", "+30.00")]
 )

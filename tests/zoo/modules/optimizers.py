@@ -53,6 +53,12 @@ def two_groups(module: Any) -> Any:
     return torch.optim.SGD(groups, lr=0.05, momentum=0.9)
 
 
+def plain_groups(module: Any) -> Any:
+    """SGD without momentum, decay or anything else, at two learning rates."""
+    groups = [{"params": module.layers[0].parameters()}, {"params": module.layers[2].parameters(), "lr": 0.2}]
+    return torch.optim.SGD(groups, lr=0.05)
+
+
 def reversed_groups(module: Any) -> Any:
     """Groups in another order than the module's parameters."""
     groups = [{"params": module.layers[2].parameters(), "lr": 2e-2}, {"params": module.layers[0].parameters()}]
@@ -153,6 +159,7 @@ def head(module: Any) -> Any:
 
 ENTRIES = [
     Entry("parameter groups", lambda: WithOptimizer(two_groups), federated=TWO_EPOCHS),
+    Entry("plain SGD at two rates", lambda: WithOptimizer(plain_groups)),
     Entry("OneCycleLR by step", scheduled(one_cycle, "step")),
     Entry("accumulates, schedule by step", scheduled(exponential, "step"), trainer=TWICE, federated=TWO_EPOCHS),
 ]
