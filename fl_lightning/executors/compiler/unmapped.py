@@ -114,6 +114,13 @@ def _as_number(tensor: Any) -> Any:
     return number.double() if number.is_floating_point() else number
 
 
+def _write(tensor: Tensor, values: Tensor) -> Tensor:
+    """Write values into a tensor, where ``tensor.data = values`` would put them into one client's row and lose them."""
+    if values.shape != tensor.shape:
+        raise CannotVectorize("`training_step` assigns a tensor's `.data` another shape")
+    return tensor.copy_(values)
+
+
 def _in_double_precision(number: Any) -> Any:
     return number.double() if isinstance(number, Tensor) else number
 
@@ -506,6 +513,8 @@ _INSTEAD: dict[Any, Callable[..., Any]] = {
     torch.sym_int: _without_fraction,
     # Dynamo's name of `tensor.data`.
     torch._C._autograd._get_data_attr: torch.detach,  # type: ignore[attr-defined]
+    # Its name of `tensor.data = values`, which earlier versions of PyTorch do not have.
+    getattr(torch.ops.aten, "shallow_copy_data_", Tensor.set_): _write,
     torch.sym_ite: torch.where,
     torch.sym_max: _larger,
     torch.sym_min: _smaller,
