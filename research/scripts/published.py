@@ -50,15 +50,14 @@ def fits(folder: Path) -> pd.DataFrame:
 
 
 def draw() -> Figure:
-    """Draw our scores over theirs, with a standard error where one is known; pale if ours has fewer rounds."""
-    pairs = runpy.run_path(str(RESEARCH / "tables.py"))["published_pairs"]()
+    """Draw our scores over theirs, of fits of all rounds, with a standard error where one is known."""
+    pairs = [pair for pair, rounds in runpy.run_path(str(RESEARCH / "tables.py"))["published_pairs"]() if ended(rounds)]
     figure = Figure(figsize=(4.6, 4.2))
     axes = figure.subplots()
-    sources = list(dict.fromkeys(pair.source.split(",")[0] for pair, _ in pairs))
+    sources = list(dict.fromkeys(pair.source.split(",")[0] for pair in pairs))
     for place, source in enumerate(sources):
         label = source
-        for pair, rounds in pairs:
-            done, _, planned = rounds.split()
+        for pair in pairs:
             if pair.source.split(",")[0] != source:
                 continue
             axes.errorbar(
@@ -67,7 +66,6 @@ def draw() -> Figure:
                 xerr=None if pd.isna(pair.there.error) else pair.there.error,
                 yerr=None if pd.isna(pair.here.error) else pair.here.error,
                 color=f"C{place}",
-                alpha=1.0 if done == planned else 0.35,
                 marker="o",
                 markersize=4,
                 linewidth=1.0,
@@ -79,6 +77,12 @@ def draw() -> Figure:
     axes.set(xlabel="published, %", ylabel="here, %", xlim=(0, 102), ylim=(0, 102))
     axes.legend(loc="upper left")
     return figure
+
+
+def ended(rounds: str) -> bool:
+    """Return whether a fit has all its rounds, of which ``"50 of 50"`` says how many there are."""
+    done, _, planned = rounds.split()
+    return done == planned
 
 
 def main() -> None:
