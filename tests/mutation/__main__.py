@@ -59,18 +59,34 @@ def try_all(faults: list[Fault], before: list[Fault], to: Path, options: argpars
             changes[at] = place
     reach = Reach(ROOT, FOLDER, options.short, options.processes)
     reach.load({f"{file}::{faults[at].function}" for at, (file, _) in changes.items()})
-    works = []
-    for at, (file, text) in changes.items():
-        tests = reach.choose(f"{file}::{faults[at].function}", before[at].by, seconds, options.longer)
-        works.append(Work([*by_file(tests)], Chosen(tests), (file, text), at))
-    for done, (work, code, last) in enumerate(in_forks(ROOT, FOLDER, works, options.processes), 1):
-        fault = faults[work.number]
-        # All tests passed, or there was none; whatever else happens is noticed.
-        fault.noticed = code not in (0, 5)
-        fault.by = (last or "import") if fault.noticed else None
-        fault.seconds = None if fault.noticed else seconds
-        write(to, faults)
-        print(f"{done} of {len(works)}: {fault.file} {fault.function} by {fault.by}", flush=True)
+    waiting: dict[int, dict[str, float]] = {}
+    for at, (file, _) in changes.items():
+        waiting[at] = reach.choose(f"{file}::{faults[at].function}", before[at].by, seconds, options.longer)
+    others: dict[int, dict[str, float]] = {}
+    done = 0
+    while waiting:
+        works = [Work([*by_file(tests)], Chosen(tests), changes[at], at) for at, tests in waiting.items()]
+        following: dict[int, dict[str, float]] = {}
+        for work, code, last in in_forks(ROOT, FOLDER, works, options.processes):
+            tests = waiting[work.number]
+            # All tests passed, or there was none; whatever else happens is noticed.
+            noticed = code not in (0, 5)
+            if noticed and last in tests and last != next(iter(tests)):
+                # A test that forks may fail because of tests that ran before it: alone it tells of the fault.
+                following[work.number] = {last: tests[last]}
+                others[work.number] = {test: cost for test, cost in tests.items() if test != last}
+                continue
+            if not noticed and others.get(work.number):
+                following[work.number] = others.pop(work.number)
+                continue
+            fault = faults[work.number]
+            fault.noticed = noticed
+            fault.by = (last or "import") if noticed else None
+            fault.seconds = None if noticed else seconds
+            write(to, faults)
+            done += 1
+            print(f"{done} of {len(changes)}: {fault.file} {fault.function} by {fault.by}", flush=True)
+        waiting = following
 
 
 def try_known(step: int, processes: int) -> int:
