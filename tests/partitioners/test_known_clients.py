@@ -59,8 +59,12 @@ def test_an_explicit_assignment_is_kept(tmp_path: Path) -> None:
 
 
 def test_an_assignment_that_does_not_fit_is_refused() -> None:
-    for assignment in ([[0], [5]], [[0], []]):
-        with pytest.raises(ValueError, match="`assignment`"):
+    for assignment, shown in (
+        ([[0], [5]], r"`assignment`.* 5"),
+        ([[0], []], r"`assignment`.* 1 of 2 .*\[1\]"),
+        ([[0], [0]], r"`assignment`.*sample 0 .*\[0, 1\]"),
+    ):
+        with pytest.raises(ValueError, match=shown):
             ExplicitPartitioner(assignment)(np.zeros(5, dtype=int))
 
 
