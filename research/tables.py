@@ -143,10 +143,15 @@ def published_table() -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("data")
 
 
+def has_ended(rounds: str) -> bool:
+    """Return whether a fit has all its rounds, of which ``"50 of 50"`` says how many there are."""
+    done, _, planned = rounds.split()
+    return done == planned
+
+
 def verdict(pair: Pair, rounds: str, cause: str) -> tuple[str, str]:
     """Return whether a published score is met, ``"yes"``, ``"no"`` or ``"open"``, and why not."""
-    done, _, planned = rounds.split()
-    if done != planned:
+    if not has_ended(rounds):
         return "open", f"{rounds} rounds"
     if pair.is_met is None:
         return "open", "one run each"

@@ -51,7 +51,8 @@ def fits(folder: Path) -> pd.DataFrame:
 
 def draw() -> Figure:
     """Draw our scores over theirs, of fits of all rounds, with a standard error where one is known."""
-    pairs = [pair for pair, rounds in runpy.run_path(str(RESEARCH / "tables.py"))["published_pairs"]() if ended(rounds)]
+    tables = runpy.run_path(str(RESEARCH / "tables.py"))
+    pairs = [pair for pair, rounds in tables["published_pairs"]() if tables["has_ended"](rounds)]
     figure = Figure(figsize=(4.6, 4.2))
     axes = figure.subplots()
     sources = list(dict.fromkeys(pair.source.split(",")[0] for pair in pairs))
@@ -77,12 +78,6 @@ def draw() -> Figure:
     axes.set(xlabel="published, %", ylabel="here, %", xlim=(0, 102), ylim=(0, 102))
     axes.legend(loc="upper left")
     return figure
-
-
-def ended(rounds: str) -> bool:
-    """Return whether a fit has all its rounds, of which ``"50 of 50"`` says how many there are."""
-    done, _, planned = rounds.split()
-    return done == planned
 
 
 def main() -> None:
