@@ -1,4 +1,4 @@
-"""What a figure or a page shows, as lines of text: with it a test compares all that a reader sees at once."""
+"""Figures and pages as lines of text, so that a test compares at once all that a reader sees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a test expects, where it is long: a text file beside the test, which somebody has read."""
+"""Long expectations of a test stand in a text file beside it, which somebody has read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a module and its optimizers hold is compared by content, and put back."""
+"""Contents of modules and optimizers are compared, and put back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps clients from training in stacks: every cause that Lightning's side has is told, with its values."""
+"""Every cause on Lightning's side that keeps clients out of stacks is told, with its values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a round's report counts, on all processes, and what the books make of it, by hand."""
+"""Counts of a round's report, on all processes, and the sums of the books, by hand."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from parts.test_first_states import begun
+from helpers.begun import begun
 
 from fl_lightning import parts
 from fl_lightning.parts.messages import ArrivalRecord, further_tasks

@@ -1,4 +1,4 @@
-"""What parts draw for a seed stays the same from version to version, and does not depend on what else draws.
+"""Draws of parts for a seed stay the same from version to version, and do not depend on other draws.
 
 ``draws.txt`` has it.
 """
@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from helpers.begun import UNIFORM
 from helpers.written import assert_as_in
-from parts.test_first_states import UNIFORM
 
 from fl_lightning import parts
 

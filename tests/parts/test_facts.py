@@ -1,4 +1,4 @@
-"""What parts say of themselves, which other rooms ask, and what they keep: ``facts.txt`` has a line for each part.
+"""Answers of parts to other rooms' questions, and their states: ``facts.txt`` has a line for each part.
 
 Of vectors of clients it has the first one, and the weight of client 2 of three in their mean.
 """
@@ -10,14 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from helpers.begun import LAYOUT, UNIFORM, begun, shown
 from helpers.written import assert_as_in
-from parts.test_first_states import CLOCK, DYNAMIC, LAYOUT, LOCAL, MESSAGES, MIME, PRIVATE, UNIFORM, begun, shown
 
 from fl_lightning import parts
 from fl_lightning.parts.part import Part
 from fl_lightning.parts.samplers.uniform import Arrivals
 
 FILE = Path(__file__).with_name("facts.txt")
+#: 4, 2 and 1 units for a task.
+CLOCK = parts.VirtualClock([1, 2, 4], work=4)
+DYNAMIC, MIME, MESSAGES = parts.DynamicRegularizer(0.5), parts.SharedMomentum(), parts.StackMessages()
+PRIVATE = parts.DifferentialPrivacy(2.0, noise_multiplier=1.5, delta=0.01)
+LOCAL = parts.LocalDifferentialPrivacy(1.0, noise_multiplier=1.0, delta=0.01)
 LOSS = parts.MeasuredLoss()
 #: The options of algorithms whose parts are shown.
 OPTIONS: list[dict[str, Any]] = [
