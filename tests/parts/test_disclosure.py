@@ -152,3 +152,15 @@ def test_what_a_class_of_your_own_sends_is_not_known(exchange: Callable[[], Any]
         with pytest.raises(ValueError, match="sends_updates_alone = True"):
             fl.Federated(1.0, exchange=exchange(), **parts_of_mine, **UNIFORM)
     assert server_of(fl.Federated(1.0, exchange=exchange(), objective=Known(), **UNIFORM))
+
+
+@pytest.mark.parametrize("kind", [parts.UniformSampler, parts.BernoulliSampler])
+def test_a_draw_in_random_order_that_is_not_the_samplers_own_is_not_known(kind: Any) -> None:
+    class FirstOnes(kind):  # type: ignore[misc]
+        draws_in_random_order = True
+
+        def draw(self, num_clients: int, rng: Any, available: Any) -> Any:
+            return available[:2]
+
+    assert kind(1.0).inclusion is not None
+    assert FirstOnes(1.0).inclusion is None

@@ -152,7 +152,7 @@ class BernoulliSampler(ClientSampler):
     @override
     def inclusion(self) -> Inclusion:
         """Clients come independently; a subclass that draws otherwise is not known."""
-        return "independent" if self.draws_in_random_order else None
+        return "independent" if type(self).draw is BernoulliSampler.draw else None
 
     @override
     def chance(self, num_clients: int) -> float:
