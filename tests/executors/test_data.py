@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.stacked import Module, clients_of, linear
-from helpers.toys import quiet_trainer
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
+from zoo.entry import Entry, vectors
+from zoo.fitting import ends_alike, fit
+from zoo.modules.base import Changed, Classifier, Losing
+from zoo.outcome import compare
 
-from fl_lightning import ClientDatasetsModule, FedAvg, Participation, TensorDataModule
-from fl_lightning.executors import VectorizedExecutor
-
-EXECUTORS = ["sequential", "vectorized", "auto"]
+from fl_lightning import ClientDatasetsModule, Participation, TensorDataModule
 
 
 class Counting(Dataset[Any]):
@@ -35,23 +34,21 @@ class Counting(Dataset[Any]):
         return self.x[place] * (1 + 0.01 * (Counting.reads % 5)), self.y[place]
 
 
-def fit(module: Module, data: Any, executor: Any, rounds: int = 2, **options: Any) -> Tensor:
-    trainer = quiet_trainer(max_epochs=rounds, callbacks=[FedAvg(1.0, executor=executor, seed=1, **options)])
-    trainer.fit(module, datamodule=data)
-    return torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+def clients_of(*sizes: int) -> Any:
+    return vectors(sizes, torch.float64).clients
 
 
 @pytest.mark.auto_decides
 def test_each_sample_is_read_once_and_in_one_order() -> None:
-    clients = clients_of((6,), (16, 8, 5, 13))
-    ends = []
-    for executor in EXECUTORS:
+    def datamodule() -> Any:
         Counting.reads = 0
-        data = ClientDatasetsModule([Counting(*own) for own in clients], batch_size=4)
-        ends.append(fit(Module(linear()), data, executor))
+        return ClientDatasetsModule([Counting(*own) for own in clients_of(16, 8, 5, 13)], batch_size=4)
+
+    found = []
+    for executor in ("sequential", "vectorized", "auto"):
+        found.append(fit(Entry("", Classifier, datamodule=datamodule), executor).everything)
         assert Counting.reads == 2 * (16 + 8 + 5 + 13)
-    torch.testing.assert_close(ends[1], ends[0])
-    torch.testing.assert_close(ends[2], ends[0])
+    assert compare(found[0], found[1], 1e-9) == compare(found[0], found[2], 1e-9) == []
 
 
 class Doubles(Counting):
@@ -60,28 +57,22 @@ class Doubles(Counting):
 
 
 def test_data_of_other_processes_are_stacked_and_so_are_tensors_beside_other_data() -> None:
-    weights = []
     # The last three clients have the first three slots.
-    available = Participation(available=lambda t: [1, 2, 3])
-    for executor, workers in (("sequential", 0), ("vectorized", 0), (stacks := VectorizedExecutor(), 1)):
-        *first, last = clients_of((6,), (4, 8, 13, 6))
+    federated = {"participation": Participation(available=lambda t: [1, 2, 3])}
+    found = []
+    for executor, workers in (("sequential", 0), ("vectorized", 0), ("vectorized", 1)):
+        *first, last = clients_of(4, 8, 13, 6)
         datasets = [*(TensorDataset(*own) for own in first), Doubles(*last)]
         data = ClientDatasetsModule(datasets, batch_size=4, num_workers=workers)
-        weights.append(fit(Module(linear()), data, executor, participation=available))
-    assert stacks.cause is None
-    assert all(torch.allclose(weights[0], others, rtol=0, atol=1e-12) for others in weights[1:])
+        entry = Entry("", Classifier, datamodule=lambda data=data: data, federated=federated)
+        found.append(fit(entry, executor))
+    assert found[1].cause is found[2].cause is None
+    assert not [line for each in found[1:] for line in compare(found[0].everything, each.everything, 1e-9)]
 
 
-class Drops(Module):
-    """Drops units in some order of axes."""
-
-    def __init__(self, drop: Callable[[Tensor], Tensor]) -> None:
-        torch.manual_seed(0)
-        super().__init__(nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)))
-        self.drop = drop
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return F.cross_entropy(self.layers[1](self.drop(self.layers[0](batch[0]))), batch[1])
+def drops(drop: Callable[[Tensor], Tensor]) -> Callable[[], Losing]:
+    """Return what makes a module that drops units in some order of axes."""
+    return lambda: Losing(lambda m, x, y: F.cross_entropy(m.layers[2](drop(m.layers[0](x))), y))
 
 
 @pytest.mark.parametrize(
@@ -93,20 +84,14 @@ class Drops(Module):
 )
 def test_whole_batches_of_unequal_clients(drop: Callable[[Tensor], Tensor], is_stacked: bool) -> None:
     """The first clients share no shape, later ones do."""
-    ends = []
-    for executor in ("sequential", stacks := VectorizedExecutor()):
-        data = TensorDataModule(clients_of((6,), (5, 6, 7, 8) * 3), batch_size=None)
-        ends.append(fit(Drops(drop), data, executor))
-    assert torch.allclose(*ends, rtol=0, atol=1e-12)
-    assert (stacks.cause is None) == is_stacked
+    clients = clients_of(*(5, 6, 7, 8) * 3)
+    cause = ends_alike(drops(drop), datamodule=lambda: TensorDataModule(clients, batch_size=None))
+    assert (cause is None) == is_stacked
 
 
-class LosesByTheBatch(Module):
+def by_the_batch(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
     """Has another loss on batches of one sample."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
-        return loss * (3 if len(batch[1]) == 1 else 1 + 0.3 * (batch_idx % 3))
+    return loss * (3 if len(batch[1]) == 1 else 1 + 0.3 * (index % 3))
 
 
 @pytest.mark.parametrize(
@@ -119,38 +104,11 @@ class LosesByTheBatch(Module):
 )
 def test_sizes_of_batches(sizes: tuple[int, ...], accumulate: int) -> None:
     """Small last batches, and clients longer than all before, come early and late."""
-    ends = []
-    for executor in ("sequential", stacks := VectorizedExecutor()):
-        module = LosesByTheBatch(linear())
-        callback = FedAvg(1.0, executor=executor, seed=1, local_epochs=2)
-        trainer = quiet_trainer(max_epochs=2, callbacks=[callback], accumulate_grad_batches=accumulate)
-        trainer.fit(module, datamodule=TensorDataModule(clients_of((6,), sizes), batch_size=4))
-        ends.append(torch.cat([parameter.detach().flatten() for parameter in module.parameters()]))
-    assert torch.allclose(*ends, rtol=0, atol=1e-10)
-    assert stacks.cause is None
+    options = {"federated": {"local_epochs": 2}, "trainer": {"accumulate_grad_batches": accumulate}}
+    assert ends_alike(lambda: Changed(by_the_batch), sizes=sizes, **options) is None
 
 
-class OfModule(Doubles):
-    """Samples that are scaled by what a trainer counts."""
-
-    held: Any = None
-
-    def __getitem__(self, place: int) -> Any:
-        return self.x[place] * (1 + 0.01 * self.held.global_step), self.y[place]
-
-
-def test_data_that_look_at_the_run_are_not_stacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    ends = []
-    for executor in ("sequential", stacks := VectorizedExecutor()):
-        module = Module(linear())
-        monkeypatch.setattr(OfModule, "held", module)
-        datasets = [OfModule(*own) for own in clients_of((6,), (16, 8, 5, 13))]
-        ends.append(fit(module, ClientDatasetsModule(datasets, batch_size=4), executor))
-    assert torch.allclose(*ends, rtol=0, atol=1e-10)
-    assert stacks.cause is not None
-
-
-class AddsNoise(Module):
+class AddsNoise(Classifier):
     """Has a hook of the batches' transfer, which adds noise to the samples."""
 
     factor = 1.0
@@ -161,8 +119,8 @@ class AddsNoise(Module):
             x = x + 0.1 * torch.randn_like(x)
         return x, y
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return super().training_step(batch, batch_idx) * self.factor
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().loss(batch, batch_idx) * self.factor
 
 
 class ScalesTheLoss(AddsNoise):
@@ -182,8 +140,8 @@ class ScalesByTheLossBefore(AddsNoise):
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         return batch[0] * self.last, batch[1]
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx)
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().loss(batch, batch_idx)
         self.last = loss.detach()
         return loss
 
@@ -198,8 +156,4 @@ class ScalesByTheLossBefore(AddsNoise):
     ],
 )
 def test_hooks_of_the_batches_transfer(kind: type[AddsNoise], cause: str) -> None:
-    ends = []
-    for executor in ("sequential", stacks := VectorizedExecutor()):
-        ends.append(fit(kind(linear()), TensorDataModule(clients_of((6,), (8, 13, 6)), batch_size=4), executor))
-    assert torch.allclose(*ends, rtol=0, atol=1e-12)
-    assert cause in str(stacks.cause)
+    assert cause in str(ends_alike(kind, sizes=(8, 13, 6)))

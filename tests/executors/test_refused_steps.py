@@ -13,20 +13,24 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.stacked import Module, clients_of, linear
-from helpers.toys import quiet_trainer
 from lightning.pytorch import Trainer
 from torch import Tensor, fx
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 from torchmetrics import MeanMetric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
+from zoo.entry import vectors
+from zoo.fitting import ends_alike
+from zoo.modules.base import Classifier
+from zoo.modules.optimizers import RateByHook, WithOptimizer, exponential, scheduled
 
-from fl_lightning import ClientDatasetsModule, FedAvg, TensorDataModule, parts
+from fl_lightning import ClientDatasetsModule, parts
 from fl_lightning._lightning.errors import CannotVectorize
-from fl_lightning.executors import VectorizedExecutor
 from fl_lightning.executors.compiler.notes import logged
 from fl_lightning.executors.compiler.reader import Reader
+
+SIZES = (7, 5, 8)
+compare = partial(ends_alike, sizes=SIZES)
 
 
 class Scaled(MeanMetric):
@@ -42,16 +46,17 @@ class Scaled(MeanMetric):
         return self.scale
 
 
-class Extra(Module):
+class Extra(Classifier):
     """Adds a term to the loss."""
 
     def __init__(self, term: Callable[[Any, Tensor, Tensor, Tensor], Any]) -> None:
-        super().__init__(linear())
+        super().__init__()
         self.term = term
         self.mean = Scaled()
         self.collection = MetricCollection({"acc": MulticlassAccuracy(3)})
         self.weight = torch.zeros(()).double()
-        self.teachers = [copy.deepcopy(self.layers).requires_grad_(False)]
+        self.teachers = [copy.deepcopy(self.layers).double().requires_grad_(False)]
+        self.held = [*self.teachers[0].parameters()]
         self.outside = torch.ones(()).double().requires_grad_()
         self.steps = 0
 
@@ -59,25 +64,13 @@ class Extra(Module):
         self.weight.fill_(0.5 * self.current_epoch)
         self.teachers[0].load_state_dict(self.layers.state_dict())
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx)
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().loss(batch, batch_idx)
         return loss + self.term(self, *batch, loss)
 
 
-def ends(make: Callable[[], Any], data: Callable[[], Any] | None = None, rounds: int = 3) -> str | None:
-    """Compare a fit with stacks with one without; return why clients were not stacked."""
-    found = []
-    for executor in ("sequential", stacks := VectorizedExecutor()):
-        module = make()
-        trainer = quiet_trainer(max_epochs=rounds, callbacks=[FedAvg(1.0, executor=executor, seed=1)])
-        trainer.fit(module, datamodule=data() if data else TensorDataModule(clients_of((6,), (7, 5, 8)), batch_size=4))
-        weights = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
-        others = [getattr(module, "steps", 0), *map(float, module.teachers[0].parameters().__next__()[0].tolist())]
-        found.append((weights, torch.tensor(others), trainer.callback_metrics))
-    torch.testing.assert_close(found[1][0], found[0][0], rtol=0, atol=1e-9)
-    torch.testing.assert_close(found[1][1], found[0][1], rtol=0, atol=1e-6)
-    assert found[1][2].keys() == found[0][2].keys()
-    return stacks.cause
+def ends(term: Callable[[Any, Tensor, Tensor, Tensor], Any]) -> str | None:
+    return compare(lambda: Extra(term), trainer={"max_epochs": 3})
 
 
 def note(module: Any, x: Tensor, loss: Tensor) -> int:
@@ -143,9 +136,7 @@ def counts(module: Any, x: Tensor, y: Tensor, loss: Tensor) -> int:
     ],
 )
 def test_a_step_that_a_stack_would_change_is_refused(term: Any, cause: str) -> None:
-    found = ends(lambda: Extra(term))
-    assert found is not None
-    assert cause in found
+    assert cause in str(ends(term))
 
 
 def opens_a_file(m: Any, x: Tensor, y: Tensor, loss: Tensor) -> int:
@@ -187,29 +178,38 @@ def reads_its_state(m: Any, x: Tensor, y: Tensor, loss: Tensor) -> Tensor:
     ],
 )
 def test_a_cause_is_said_in_the_words_of_a_user_with_the_line(term: Any, cause: str) -> None:
-    stacks = VectorizedExecutor()
-    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=stacks, seed=1)])
-    trainer.fit(Extra(term), datamodule=TensorDataModule(clients_of((6,), (8, 8)), batch_size=4))
-    line = term.__code__.co_firstlineno + 1
-    assert cause in str(stacks.cause)
-    assert str(stacks.cause).endswith(f"({Path(__file__).name}, line {line})")
+    found = str(compare(lambda: Extra(term), trainer={"max_epochs": 1}))
+    assert cause in found
+    assert found.endswith(f"({Path(__file__).name}, line {term.__code__.co_firstlineno + 1})")
 
 
-def with_another_zero_grad(parameters: Any) -> Any:
-    optimizer = torch.optim.SGD(parameters, lr=0.1)
+def with_another_zero_grad(module: Any) -> Any:
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     optimizer.zero_grad = partial(torch.optim.SGD.zero_grad, optimizer)  # type: ignore[method-assign]
     return optimizer
 
 
+class Counts(torch.optim.lr_scheduler.LRScheduler):
+    """Falls with the number of its calls."""
+
+    calls = 0
+
+    def get_lr(self) -> list[float | Tensor]:
+        self.calls += 1
+        return [0.1 / self.calls]
+
+
 @pytest.mark.parametrize(
-    ("make", "named"), [(with_another_zero_grad, "`zero_grad`"), (torch.optim.Adafactor, "the optimizer Adafactor may")]
+    ("make", "named"),
+    [
+        (lambda: WithOptimizer(with_another_zero_grad), "`zero_grad`"),
+        (lambda: WithOptimizer(lambda m: torch.optim.Adafactor(m.parameters())), "the optimizer Adafactor may"),
+        (scheduled(exponential, "step", RateByHook), "RateByHook overrides `lr_scheduler_step`"),
+        (scheduled(lambda optimizer, m: Counts(optimizer), "step"), "Counts is no schedule of torch's"),
+    ],
 )
-def test_what_cannot_be_stacked_of_an_optimizer_is_named(make: Any, named: str) -> None:
-    stacks = VectorizedExecutor()
-    data = TensorDataModule(clients_of((6,), (8, 8)), batch_size=4)
-    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=stacks)])
-    trainer.fit(Module(linear(), make), datamodule=data)
-    assert named in str(stacks.cause)
+def test_what_cannot_be_stacked_of_optimizers_and_schedules_is_named(make: Any, named: str) -> None:
+    assert named in str(compare(make))
 
 
 def finds_out(m: Any, x: Tensor, y: Tensor, loss: Tensor) -> Tensor:
@@ -218,7 +218,7 @@ def finds_out(m: Any, x: Tensor, y: Tensor, loss: Tensor) -> Tensor:
 
 
 def test_what_a_step_finds_out_is_true() -> None:
-    assert ends(lambda: Extra(finds_out)) is None
+    assert ends(finds_out) is None
 
 
 @pytest.mark.parametrize(
@@ -254,7 +254,7 @@ def test_what_mixes_samples_and_is_nothing_at_first_is_right_later(term: Any) ->
         found: Tensor = term(m.layers(x), m.teachers[0](x), m.weight)
         return found
 
-    assert ends(lambda: Extra(of_module)) is None
+    assert ends(of_module) is None
 
 
 @pytest.mark.parametrize(
@@ -277,68 +277,17 @@ def test_what_a_stack_cannot_log_is_named(options: Any, cause: str) -> None:
         Reader(graph, [], 0, {}, "training_step")
 
 
-class Positional(Module):
+class Positional(Classifier):
     """Logs with all arguments by position, of which the last but one is the batch's size."""
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = F.cross_entropy(self.layers(batch[0]), batch[1])
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().loss(batch, batch_idx)
         self.log("one", loss, False, True, False, True, "mean", False, False, None, True, 1)
         return loss
 
 
 def test_arguments_of_logs_count_by_position() -> None:
-    values = []
-    for executor in ("sequential", stacks := VectorizedExecutor()):
-        trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, executor=executor, seed=1)])
-        trainer.fit(Positional(linear()), datamodule=TensorDataModule(clients_of((6,), (7, 5, 8)), batch_size=4))
-        values.append(float(trainer.callback_metrics["one"]))
-    assert stacks.cause is None
-    assert values[1] == pytest.approx(values[0], rel=1e-6)
-
-
-class Scheduled(Extra):
-    """Steps a schedule after each step."""
-
-    def __init__(self, schedule: Callable[[Any], Any]) -> None:
-        super().__init__(lambda module, x, y, loss: 0)
-        self.schedule = schedule
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.layers.parameters(), lr=0.1)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.schedule(optimizer), "interval": "step"}}
-
-
-class EverySecond(Scheduled):
-    """Steps it at every second call."""
-
-    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
-        self.steps += 1
-        if self.steps % 2 == 0:
-            scheduler.step()
-
-
-class Counts(torch.optim.lr_scheduler.LRScheduler):
-    """Falls with the number of its calls."""
-
-    calls = 0
-
-    def get_lr(self) -> list[float | Tensor]:
-        self.calls += 1
-        return [0.1 / self.calls]
-
-
-@pytest.mark.parametrize(
-    ("make", "cause"),
-    [
-        (
-            lambda: EverySecond(lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1)),
-            "EverySecond overrides `lr_scheduler_step`",
-        ),
-        (lambda: Scheduled(Counts), "Counts is no schedule of torch's"),
-    ],
-)
-def test_a_schedule_of_the_users_own_sees_one_client_at_a_time(make: Any, cause: str) -> None:
-    assert cause in str(ends(make))
+    assert compare(Positional) is None
 
 
 class Own(Dataset[Any]):
@@ -383,31 +332,39 @@ class Late(Hard):
         return self.x[place] * (1 + self.module.trainer.is_last_batch), self.y[place]
 
 
+class Counted(Hard):
+    """Samples that are scaled by the steps of all clients."""
+
+    def __getitem__(self, place: int) -> Any:
+        return self.x[place] * (1 + 0.01 * self.module.global_step), self.y[place]
+
+
 def of_datasets(kind: Any) -> Callable[[], Any]:
-    return lambda: ClientDatasetsModule(
-        [kind(*own) for own in clients_of((6,), (7, 5, 8))], batch_size=4, collate_fn=in_one_memory
-    )
+    clients = vectors(SIZES, torch.float64).clients
+    return lambda: ClientDatasetsModule([kind(*own) for own in clients], batch_size=4, collate_fn=in_one_memory)
 
 
 def decides(m: Any, x: Tensor, y: Tensor, loss: Tensor) -> Tensor:
     return loss if loss > 0 else 2 * loss
 
 
-@pytest.mark.parametrize(("kind", "cause"), [(Hard, "read the module"), (Late, "counters that all clients share")])
+COUNTERS = "counters that all clients share"
+
+
+@pytest.mark.parametrize(("kind", "cause"), [(Hard, "read the module"), (Late, COUNTERS), (Counted, COUNTERS)])
 def test_data_that_read_the_module_are_not_stacked(kind: type[Hard], cause: str) -> None:
-    def make() -> Extra:
-        Hard.module = Extra(lambda m, x, y, loss: 0)
+    def make() -> Classifier:
+        Hard.module = Classifier()
         return Hard.module
 
-    assert cause in str(ends(make, of_datasets(kind), rounds=1))
+    assert cause in str(compare(make, datamodule=of_datasets(kind), trainer={"max_epochs": 1}))
 
 
 @pytest.mark.parametrize(("term", "is_stacked"), [(lambda m, x, y, loss: 0, True), (decides, False)])
 def test_data_are_read_once_and_may_use_one_memory(term: Any, is_stacked: bool) -> None:
     """Also where the step is refused after its batches have been drawn."""
     Own.reads = 0
-    cause = ends(lambda: Extra(term), of_datasets(Own), rounds=2)
-    assert (cause is None) == is_stacked
+    assert (compare(lambda: Extra(term), datamodule=of_datasets(Own)) is None) == is_stacked
     assert Own.reads == 2 * 2 * (7 + 5 + 8)
 
 
@@ -417,28 +374,11 @@ def test_a_fit_without_dynamo_takes_each_step_once() -> None:
         return 0
 
     with torch._dynamo.config.patch(disable=True):
-        assert "switched off" in str(ends(lambda: Extra(counting)))
-
-
-class Decides(Module):
-    def __init__(self) -> None:
-        super().__init__(linear())
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx)
-        return 2 * loss if loss > 0 else loss
+        assert "switched off" in str(ends(counting))
 
 
 def test_where_a_stack_fails_clients_start_with_what_they_have_of_their_own() -> None:
-    found: list[Tensor] = []
-    for executor in ("sequential", stacks := VectorizedExecutor()):
-        module = Decides()
-        # In the first round there is no stack, and client 0 gets values of its own.
-        participation = parts.Participation(available=lambda index: [0] if index == 0 else [0, 1, 2])
-        exchange = parts.PersonalParameters("layers.2.*")
-        callback = FedAvg(1.0, executor=executor, participation=participation, exchange=exchange, seed=1)
-        trainer = quiet_trainer(max_epochs=2, callbacks=[callback])
-        trainer.fit(module, datamodule=TensorDataModule(clients_of((6,), (7, 5, 8)), batch_size=8))
-        found.append(module.layers[0].weight.detach())
-    assert "Python decides" in str(stacks.cause)
-    assert torch.equal(*found)
+    # In the first round there is no stack, and client 0 gets values of its own.
+    participation = parts.Participation(available=lambda index: [0] if index == 0 else [0, 1, 2])
+    federated = {"participation": participation, "exchange": parts.PersonalParameters("layers.2.*")}
+    assert "Python decides" in str(compare(lambda: Extra(decides), federated=federated))

@@ -9,54 +9,33 @@ from functools import partial
 from typing import Any
 
 import pytest
-import torch
-from helpers.stacked import Module, clients_of, linear
-from helpers.toys import quiet_trainer
 from torch import Tensor
+from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, MultiplicativeLR, SequentialLR
+from zoo.fitting import ends_alike
+from zoo.modules.base import Classifier
 
-from fl_lightning import FedAvg, TensorDataModule
-from fl_lightning.executors import VectorizedExecutor
 
-
-class Scheduled(Module):
-    """Logs the rate of a schedule by steps, and keeps its last loss."""
+class Scheduled(Classifier):
+    """Keeps the rates of a schedule by steps, and its last loss."""
 
     def __init__(self, make: Callable[[Any, Scheduled], Any]) -> None:
-        super().__init__(linear())
+        super().__init__()
         self.make = make
         self.warm_up = 4
         self.last: Any = None
-        self.rates: list[float] = []
+        self.rates: list[Tensor] = []
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx)
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = super().loss(batch, batch_idx)
         rate = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
         self.rates.append(rate + 0 * loss.detach())
         self.last = loss.detach()
         return loss
 
     def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.2)
+        optimizer = SGD(self.parameters(), lr=0.2)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.make(optimizer, self), "interval": "step"}}
-
-
-def fit(make: Callable[[Any, Scheduled], Any], executor: Any) -> Scheduled:
-    module = Scheduled(make)
-    trainer = quiet_trainer(max_epochs=2, precision="64-true", callbacks=[FedAvg(1.0, executor=executor, seed=1)])
-    trainer.fit(module, datamodule=TensorDataModule(clients_of((6,), (8, 12, 8)), batch_size=4))
-    return module
-
-
-def ends_alike(make: Callable[[Any, Scheduled], Any]) -> str | None:
-    """Compare weights and rates with stacks and without; return why clients were not stacked."""
-    stacks = VectorizedExecutor()
-    alone = fit(make, "sequential")
-    stacked = fit(make, stacks)
-    for one, other in zip(alone.parameters(), stacked.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
-    assert [float(rate) for rate in stacked.rates] == pytest.approx([float(rate) for rate in alone.rates])
-    return stacks.cause
 
 
 def rises_and_falls(step: int, *, warm_up: int, total: int) -> float:
@@ -90,16 +69,7 @@ STACKED: dict[str, Callable[[Any, Scheduled], Any]] = {
 
 @pytest.mark.parametrize("make", STACKED.values(), ids=STACKED.keys())
 def test_functions_of_the_step_are_stacked(make: Callable[[Any, Scheduled], Any]) -> None:
-    assert ends_alike(make) is None
-
-
-def test_each_client_walks_the_rates_of_a_function() -> None:
-    rates = fit(STACKED["an object"], "vectorized").rates
-    # Clients take 2, 3 and 2 steps; a round's stretch is 3 steps, the mean rounded up.
-    firsts = [0.2, 0.2, 0.2, 0.2, 0.1, 0.2, 0.2]
-    # In the second round the client of 3 steps is the first.
-    seconds = [0.1, 0.05, 0.05, 0.1, 0.05, 0.1, 0.05]
-    assert [float(rate) for rate in rates] == pytest.approx(firsts + seconds)
+    assert ends_alike(lambda: Scheduled(make)) is None
 
 
 def counting(optimizer: Any, module: Scheduled) -> LambdaLR:
@@ -132,4 +102,4 @@ REFUSED: dict[str, tuple[Callable[[Any, Scheduled], Any], str]] = {
 
 @pytest.mark.parametrize(("make", "cause"), REFUSED.values(), ids=REFUSED.keys())
 def test_other_functions_train_one_after_the_other(make: Callable[[Any, Scheduled], Any], cause: str) -> None:
-    assert cause in str(ends_alike(make))
+    assert cause in str(ends_alike(lambda: Scheduled(make)))

@@ -6,47 +6,29 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.stacked import Module, clients_of, linear
-from helpers.toys import quiet_trainer
 from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import MeanMetric
+from zoo.fitting import ends_alike
+from zoo.modules.base import Losing
 
-from fl_lightning import FedAvg, TensorDataModule
-from fl_lightning.executors import VectorizedExecutor
-
-SIZES = (8, 13, 6)
+LONG = pytest.mark.long
 
 
-class Selecting(Module):
+class Selecting(Losing):
     """Has a loss of some of its samples."""
 
-    def __init__(self, loss: Any) -> None:
-        super().__init__(linear())
-        self.loss = loss
+    def prepare(self) -> None:
         self.mean = MeanMetric()
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.loss(self, self.layers(batch[0]), batch[1])
-        self.log("loss", loss)
-        return loss
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.of(self, self(batch[0]), batch[1])
 
 
-def fit(loss: Any, executor: Any, sizes: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    callback = FedAvg(1.0, executor=executor, seed=1, local_epochs=2)
-    trainer = quiet_trainer(max_epochs=2, precision="64-true", callbacks=[callback])
-    module = Selecting(loss)
-    trainer.fit(module, datamodule=TensorDataModule(clients_of((6,), sizes), batch_size=4))
-    weights = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
-    return weights, trainer.callback_metrics["loss"]
-
-
-def ends_alike(loss: Any, sizes: tuple[int, ...] = SIZES) -> str | None:
+def cause_of(loss: Any, sizes: tuple[int, ...] = (8, 13, 6)) -> str | None:
     """Compare fits with stacks and without; return why clients were not stacked."""
-    stacks = VectorizedExecutor()
-    found = fit(loss, stacks, sizes)
-    torch.testing.assert_close(found, fit(loss, "sequential", sizes), rtol=1e-9, atol=1e-9, equal_nan=True)
-    return stacks.cause
+    options = {"trainer": {"precision": "64-true"}, "federated": {"local_epochs": 2}}
+    return ends_alike(lambda: Selecting(loss), sizes=sizes, **options)
 
 
 def of_hard_ones(module: Any, scores: Tensor, y: Tensor) -> Tensor:
@@ -119,9 +101,6 @@ def with_numbers_in_place(module: Any, scores: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(scores, y) + (weights * positive).mean()
 
 
-LONG = pytest.mark.long
-
-
 @pytest.mark.parametrize(
     "loss",
     [
@@ -131,14 +110,14 @@ LONG = pytest.mark.long
     ],
 )
 def test_selections_are_stacked(loss: Any) -> None:
-    assert ends_alike(loss) is None
+    assert cause_of(loss) is None
 
 
 @pytest.mark.long
 def test_a_mask_of_the_batchs_size_is_stacked_where_last_batches_have_one_size() -> None:
-    assert ends_alike(of_others, (8, 14, 6)) is None
-    assert ends_alike(of_views, (8, 14, 6)) is None
-    assert "several sizes" in str(ends_alike(of_others, (8, 13, 6, 11)))
+    assert cause_of(of_others, (8, 14, 6)) is None
+    assert cause_of(of_views, (8, 14, 6)) is None
+    assert "several sizes" in str(cause_of(of_others, (8, 13, 6, 11)))
 
 
 def of_the_hardest(module: Any, scores: Tensor, y: Tensor) -> Tensor:
@@ -178,4 +157,4 @@ def of_two_ways_to_select(module: Any, scores: Tensor, y: Tensor) -> Tensor:
     ],
 )
 def test_other_selections_train_one_after_the_other(loss: Any) -> None:
-    assert "a selection's size" in str(ends_alike(loss))
+    assert "a selection's size" in str(cause_of(loss))

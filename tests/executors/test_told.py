@@ -2,180 +2,72 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import pytest
-import torch
-from helpers.stacked import Module, clients_of, linear
-from helpers.toys import quiet_trainer
-from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
-
-from fl_lightning import FedAvg, TensorDataModule
-from fl_lightning.executors import VectorizedExecutor
-
-SIZES = (8, 12, 6)
+from zoo.fitting import ends_alike
+from zoo.modules.base import Changed
+from zoo.outcome import CallRecorder
 
 
-class Writer:
-    """Stands for what a logger writes with."""
-
-    def __init__(self) -> None:
-        self.calls: list[Any] = []
-
-    def add_scalar(self, name: str, value: Any, step: int, **options: Any) -> None:
-        self.calls.append((name, float(value), step, options))
-
-    def add_histogram(self, name: str, values: Tensor) -> None:
-        self.calls.append((name, values.shape, float(values.sum())))
-
-
-class Recorder(DummyLogger):
-    """A logger that records what it is told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.writer = Writer()
-
-    @property
-    def experiment(self) -> Any:
-        return self.writer
-
-    @property
-    def number(self) -> int:
-        return 3
-
-    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-        self.writer.calls.append(({name: float(value) for name, value in metrics.items()}, step))
-
-
-class Telling(Module):
-    """Classifies, and tells what it does."""
-
-    def __init__(self) -> None:
-        super().__init__(linear())
-        self.rounds = 0
-
-
-def fit(kind: type[Telling], executor: Any, sizes: tuple[int, ...] = SIZES) -> tuple[Any, list[Any]]:
-    """Return the weights and what was logged last, and what the logger was told."""
-    module = kind()
-    logger = Recorder()
-    callback = FedAvg(1.0, executor=executor, seed=1)
-    options: Any = {"max_epochs": 2, "precision": "64-true", "logger": logger, "log_every_n_steps": 1}
-    trainer = quiet_trainer(callbacks=[callback], **options)
-    trainer.fit(module, datamodule=TensorDataModule(clients_of((6,), sizes), batch_size=4))
-    return (module.state_dict(), trainer.callback_metrics), logger.writer.calls
-
-
-def rounded(text: str) -> str:
-    """Return a text with three digits after each point."""
-    return re.sub(r"\d+\.\d+", lambda found: f"{float(found[0]):.3f}", text)
-
-
-def ends_alike(kind: type[Telling], capsys: Any, sizes: tuple[int, ...] = SIZES) -> str | None:
-    """Compare fits with stacks and without; return why clients were not stacked."""
-    stacks = VectorizedExecutor()
-    alone, calls = fit(kind, "sequential", sizes)
-    printed = capsys.readouterr().out
-    stacked, own_calls = fit(kind, stacks, sizes)
-    own_printed = capsys.readouterr().out
-    # Types of what is logged are the same, too.
-    torch.testing.assert_close(stacked, alone, rtol=1e-9, atol=1e-9)
-    assert rounded(str(own_calls)) == rounded(str(calls))
-    assert rounded(own_printed) == rounded(printed)
-    assert printed or calls
-    return stacks.cause
-
-
-class Prints(Telling):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx)
-        if batch_idx % 2 == 0:
-            print(f"round {self.current_epoch}, batch {batch_idx}: {loss:.3f}", end=";\n")
-            print("sizes", batch[0].shape, loss.item(), loss.detach())
-        self.print("loss {:.2f} of {}".format(loss, "a batch"))
-        return loss
-
-
-class TellsItsLogger(Telling):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx)
-        assert self.logger is not None
-        self.log("shown", loss, on_step=True)
-        self.log("of class 1", (batch[1] == 1).sum(), on_step=True)
-        self.logger.experiment.add_scalar("loss", loss, self.global_step, walltime=batch_idx)
-        for logger in self.loggers:
-            if isinstance(logger, Recorder):
-                logger.log_metrics({"loss": loss.item()}, step=batch_idx)
-        return loss
+class Telling(Changed):
+    """Tells its logger of gradients, too."""
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         gradient = self.layers[0].weight.grad
         self.logger.experiment.add_histogram("gradient", gradient)  # type: ignore[union-attr]
 
 
-class TellsScores(Telling):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        self.logger.experiment.add_histogram("scores", self.layers(batch[0]))  # type: ignore[union-attr]
-        return super().training_step(batch, batch_idx)
+def tells(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
+    if index % 2 == 0:
+        print(f"round {m.current_epoch}, batch {index}: {loss:.3f}", end=";\n")
+        print("sizes", batch[0].shape, loss.item(), loss.detach())
+    m.print("loss {:.2f} of {}".format(loss, "a batch"))
+    m.log("shown", loss, on_step=True)
+    m.log("of class 1", (batch[1] == 1).sum(), on_step=True)
+    m.logger.experiment.add_scalar("loss", loss, m.global_step, walltime=index)
+    m.logger.experiment.add_histogram("scores", m(batch[0]))
+    for logger in m.loggers:
+        if isinstance(logger, CallRecorder):
+            logger.log_metrics({"loss": loss.item()}, step=index)
+    return loss
 
 
-class LogsByANameWithANumber(Telling):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx)
-        self.log(f"loss of batch {batch_idx}", loss)
-        print(f"batch {batch_idx}")
-        return loss
-
-
-LONG = pytest.mark.long
-
-
-@pytest.mark.parametrize(
-    ("kind", "sizes"),
-    [
-        (Prints, SIZES),
-        (TellsItsLogger, SIZES),
-        (TellsScores, SIZES),
-        pytest.param(TellsScores, (8, 8, 8), marks=LONG),
-        pytest.param(LogsByANameWithANumber, SIZES, marks=LONG),
-    ],
-)
-def test_others_are_told_the_same(kind: type[Telling], sizes: tuple[int, ...], capsys: Any) -> None:
-    assert ends_alike(kind, capsys, sizes) is None
-
-
-def test_each_batch_is_told_once(capsys: Any) -> None:
-    fit(Prints, "vectorized")
-    printed = capsys.readouterr().out
-    # Clients of 8, 12 and 6 samples take 2, 3 and 2 batches of four, in each of two rounds.
-    assert re.findall(r"round (\d)", printed) == list("00001111")
-    assert sorted(re.findall(r"batch (\d):", printed)) == list("00000022")
-    assert printed.count("of a batch") == 14
-
-
-class AsksItsLogger(Telling):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx)
-        print("a step")
-        return loss * self.logger.number  # type: ignore[union-attr]
-
-
-class UsesWhatALoggerReturns(Telling):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx)
-        self.logger.experiment.calls.append(("own", batch_idx))  # type: ignore[union-attr]
-        return loss * (1 if self.logger.experiment.calls.count(3) else 2)  # type: ignore[union-attr]
+def logs_by_a_name_with_a_number(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
+    m.log(f"loss of batch {index}", loss)
+    print(f"batch {index}")
+    return loss
 
 
 @pytest.mark.parametrize(
-    ("kind", "cause"),
+    ("change", "sizes"),
     [
-        (AsksItsLogger, "object that is no tensor"),
-        (UsesWhatALoggerReturns, "reads `logger.experiment.calls.count(...)`, "),
+        (tells, (8, 12, 6)),
+        pytest.param(tells, (8, 8, 8), marks=pytest.mark.long),
+        pytest.param(logs_by_a_name_with_a_number, (8, 12, 6), marks=pytest.mark.long),
     ],
 )
-def test_steps_that_ask_loggers_train_one_after_the_other(kind: type[Telling], cause: str, capsys: Any) -> None:
-    assert cause in str(ends_alike(kind, capsys))
+def test_others_are_told_the_same(change: Any, sizes: tuple[int, ...]) -> None:
+    assert ends_alike(lambda: Telling(change), sizes=sizes, trainer={"precision": "64-true"}) is None
+
+
+def asks_its_logger(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
+    print("a step")
+    return loss * m.logger.version
+
+
+def uses_what_a_logger_returns(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
+    m.logger.experiment.calls.append((index, {"own": 1}))
+    return loss * (1 if m.logger.experiment.calls.count(3) else 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "cause"),
+    [
+        (asks_its_logger, "object that is no tensor"),
+        (uses_what_a_logger_returns, "reads `logger.experiment.calls.count(...)`, "),
+    ],
+)
+def test_steps_that_ask_loggers_train_one_after_the_other(change: Any, cause: str) -> None:
+    assert cause in str(ends_alike(lambda: Changed(change)))

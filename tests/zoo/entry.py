@@ -94,6 +94,7 @@ class Entry:
         name: What is special about it.
         module: Makes the module; called with torch seeded.
         data: Makes the clients' data of the given sizes and floating-point type.
+        datamodule: Makes the data module, if it is not one of these data.
         sizes: The clients' numbers of samples.
         callbacks: Makes the callbacks beside the aggregation's.
         trainer: Arguments of the trainer.
@@ -112,6 +113,7 @@ class Entry:
     name: str
     module: Callable[[], L.LightningModule]
     data: Callable[[Sequence[int], torch.dtype], Data] = vectors
+    datamodule: Callable[[], L.LightningDataModule] | None = None
     sizes: Sequence[int] = SIZES
     callbacks: Callable[[], list[Callback]] = list
     trainer: Mapping[str, Any] = field(default_factory=dict)

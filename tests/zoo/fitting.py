@@ -1,14 +1,16 @@
-"""Fits an entry with the library."""
+"""Fits an entry with the library, and compares fits with stacks and without."""
 
 from __future__ import annotations
 
 import io
 import time
 import warnings
+from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+import lightning as L
 import numpy as np
 from helpers.toys import quiet_trainer
 
@@ -17,7 +19,7 @@ from fl_lightning.data import Source
 from fl_lightning.data.federated_split import FederatedSplit
 from fl_lightning.partitioners import Partition
 from zoo.entry import Data, Entry
-from zoo.outcome import CallRecorder, Outcome, notes, outcome
+from zoo.outcome import CallRecorder, Outcome, compare, notes, outcome, parts_of
 from zoo.reference import BATCH_SIZE, ROUNDS
 
 
@@ -46,22 +48,23 @@ class Fit:
         everything: What it left behind.
         cause: Why clients were trained one after the other; ``None`` if they were stacked.
         seconds: Processor time of ``Trainer.fit``.
+        trainer: The trainer, with the module.
     """
 
-    outcome: Outcome = field(default_factory=Outcome)
-    everything: Outcome = field(default_factory=Outcome)
-    cause: str | None = None
-    seconds: float = 0.0
+    outcome: Outcome
+    everything: Outcome
+    cause: str | None
+    seconds: float
+    trainer: Any
 
 
 def fit(entry: Entry, executor: str) -> Fit:
     """Train an entry with an executor."""
-    data = entry.data(entry.sizes, entry.dtype)
     module = entry.make()
     logger = CallRecorder()
     callbacks = entry.callbacks()
     printed = io.StringIO()
-    federation = SampleModule(data) if data.collate else tensor_module(data, entry.validates)
+    federation = entry.datamodule() if entry.datamodule else data_module(entry)
     leave_out = {"clients_at_once"} if executor == "sequential" else set()
     federated = {name: value for name, value in entry.federated.items() if name not in leave_out}
     aggregation = entry.algorithm(executor=executor, seed=0, **federated)
@@ -73,23 +76,36 @@ def fit(entry: Entry, executor: str) -> Fit:
         trainer.fit(module, datamodule=federation)
         seconds = time.process_time() - begun
     values = {**trainer.callback_metrics, "global_step": trainer.global_step, "rounds": trainer.current_epoch}
-    outside = [entry.outside(), notes(callbacks), printed.getvalue().splitlines()]
+    outside = [entry.outside(), notes(callbacks), parts_of(printed.getvalue())]
     seen = [module, outside, logger.calls, values]
     everything = outcome(*seen, leave_out=[])
     everything.values |= {f"type of {name}": str(value.dtype) for name, value in trainer.callback_metrics.items()}
     return Fit(
         outcome=outcome(*seen, leave_out=["fed/", *entry.not_by_hand]),
         everything=everything,
-        cause=why_not_stacked(trainer),
+        cause=trainer.fit_loop.executor.state_dict().get("cause", "asked for"),
         seconds=seconds,
+        trainer=trainer,
     )
 
 
-def tensor_module(data: Data, validates: bool) -> TensorDataModule:
-    """Return a data module of clients' tensors."""
-    return TensorDataModule(data.clients, val=data.clients[0] if validates else None, batch_size=BATCH_SIZE)
+def data_module(entry: Entry) -> FederatedDataModule:
+    """Return a data module of an entry's clients."""
+    data = entry.data(entry.sizes, entry.dtype)
+    if data.collate:
+        return SampleModule(data)
+    return TensorDataModule(data.clients, val=data.clients[0] if entry.validates else None, batch_size=BATCH_SIZE)
 
 
-def why_not_stacked(trainer: Any) -> str | None:
-    """Return why a fit's clients were trained one after the other, ``None`` if they were stacked."""
-    return trainer.fit_loop.executor.state_dict().get("cause", "asked for")
+def ends_alike(module: Callable[[], L.LightningModule], tolerance: float = 1e-9, **options: Any) -> str | None:
+    """Compare all that fits with stacks and without leave behind; return why clients were not stacked.
+
+    Args:
+        module: Makes the module.
+        tolerance: Relative, of weights and values.
+        **options: Of the entry. Its three clients have only batches of four samples unless others are given.
+    """
+    entry = Entry("", module, tolerance=tolerance, **{"sizes": (8, 12, 8), **options})
+    alone, stacked = fit(entry, "sequential"), fit(entry, "vectorized")
+    assert not (lines := compare(alone.everything, stacked.everything, tolerance)), lines
+    return stacked.cause

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,6 +60,12 @@ class CallRecorder(Logger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         self.calls.append((step, dict(metrics)))
 
+    def add_scalar(self, name: str, value: Any, step: int, **options: Any) -> None:
+        self.calls.append((step, {name: value, **options}))
+
+    def add_histogram(self, name: str, values: Tensor) -> None:
+        self.calls.append((None, {name: values.clone()}))
+
 
 def outcome(
     module: L.LightningModule, outside: Any, calls: Sequence[Any], values: Mapping[str, Any], leave_out: Sequence[str]
@@ -88,6 +95,11 @@ def outcome(
 def notes(callbacks: Sequence[Any]) -> list[Any]:
     """Return what callbacks have noted in an attribute of that name."""
     return [getattr(callback, "notes", None) for callback in callbacks]
+
+
+def parts_of(printed: str) -> list[Any]:
+    """Return a text's numbers with points, and what stands between them."""
+    return [float(part) if place % 2 else part for place, part in enumerate(re.split(r"(\d+\.\d+)", printed))]
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -132,6 +144,15 @@ def differences(expected: Mapping[str, Any], found: Mapping[str, Any], tolerance
         if not same:
             lines.append(f"{path}: {one} expected, {other} found")
     return sorted(lines)
+
+
+def compare(expected: Outcome, found: Outcome, tolerance: float) -> list[str]:
+    """Return a line for each difference, in all aspects."""
+    return [
+        f"{aspect}: {line}"
+        for aspect in ASPECTS
+        for line in differences(getattr(expected, aspect), getattr(found, aspect), tolerance)
+    ]
 
 
 def _floor(array: Any, tolerance: float) -> float:

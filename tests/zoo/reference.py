@@ -22,7 +22,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from zoo.entry import Data, Entry
-from zoo.outcome import Outcome, notes, outcome
+from zoo.outcome import Outcome, notes, outcome, parts_of
 from zoo.stand_in import StandIn, attach
 
 SAMPLING, CLIENT, SHUFFLE, SERVER = 0, 1, 2, 3  # what a seed is for
@@ -71,7 +71,7 @@ class Reference:
                 if trainer.should_stop:
                     break
         values = {**trainer.callback_metrics, "global_step": trainer.global_step, "rounds": round_index + 1}
-        outside = [self.entry.outside(), notes(self.callbacks), printed.getvalue().splitlines()]
+        outside = [self.entry.outside(), notes(self.callbacks), parts_of(printed.getvalue())]
         return outcome(module, outside, trainer.logger.calls, values, ["fed/", *self.entry.not_by_hand])
 
     # ---- what there is to do ----
