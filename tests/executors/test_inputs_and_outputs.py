@@ -181,7 +181,7 @@ def adapts(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
 
 
 def recurs(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
-    hidden, last = m.recurrent(batch[0].view(-1, 3, 2))
+    hidden, last = m.recurrent(batch[0].view(-1, 2, 3))
     # An LSTM has two last states.
     if isinstance(last, tuple):
         last = last[0] * last[1]
@@ -190,7 +190,7 @@ def recurs(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
 
 def recurrent(kind: Any) -> Kept:
     module = Kept(recurs)
-    module.recurrent = kind(2, 4, num_layers=2, bidirectional=True, batch_first=True)
+    module.recurrent = kind(3, 4, num_layers=2, bidirectional=True, batch_first=True)
     return module
 
 

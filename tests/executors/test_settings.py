@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from helpers.algorithms import Net, data
-from helpers.toys import quiet_trainer
 from torch import nn
+from zoo.fitting import ends_alike
 
-from fl_lightning import AggregationCallback, FedAvg, FedDyn, FedProx, Scaffold, TensorDataModule
+from fl_lightning import FedAvg, FedDyn, FedProx, Scaffold, TensorDataModule
 from fl_lightning.datamodules import DigitsDataModule
-from fl_lightning.executors import VectorizedExecutor
 from fl_lightning.models import CharLSTM, ConvNetClassifier, LogisticRegressionClassifier, MLPClassifier
 from fl_lightning.partitioners import DirichletPartitioner
-
-
-def compare(
-    make: Callable[..., AggregationCallback],
-    module: Callable[[], Any] = Net,
-    data_module: Callable[[], Any] = data,
-    rtol: float = 1e-9,
-    rounds: int = 3,
-    **trainer: Any,
-) -> None:
-    """Check that stacks are used, and that weights, traffic, logged values and counters are those without them."""
-    ends: list[dict[str, Any]] = []
-    for executor in ("sequential", stacks := VectorizedExecutor()):
-        torch.manual_seed(0)
-        own, callback = module(), make(seed=1, executor=executor)
-        fitter = quiet_trainer(max_epochs=rounds, callbacks=[callback], **trainer)
-        fitter.fit(own, datamodule=data_module())
-        values = {name: float(value) for name, value in fitter.callback_metrics.items()}
-        traffic = vars(callback.algorithm.traffic)
-        ends.append({"state": own.state_dict(), "values": values, "traffic": traffic, "steps": fitter.global_step})
-    assert stacks.cause is None
-    torch.testing.assert_close(ends[1]["state"], ends[0]["state"], rtol=rtol, atol=rtol)
-    assert ends[1]["values"] == pytest.approx(ends[0]["values"], rel=1e-5, abs=1e-6)
-    assert ends[1]["traffic"] == ends[0]["traffic"]
-    assert ends[1]["steps"] == ends[0]["steps"]
 
 
 def without_dropout() -> Net:
@@ -51,9 +24,8 @@ def without_dropout() -> Net:
 
 
 SETTINGS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "steps": (partial(FedAvg, 5, local_steps=7), {}),
+    "steps, clipped": (partial(FedProx, 0.1, clients_per_round=5, local_steps=7), {"gradient_clip_val": 0.05}),
     "accumulated": (partial(FedProx, 0.1, clients_per_round=5, local_epochs=2), {"accumulate_grad_batches": 2}),
-    "clipped": (partial(FedProx, 0.1, clients_per_round=5), {"gradient_clip_val": 0.05}),
     "limited": (partial(FedAvg, 5), {"limit_train_batches": 2}),
     "overfitted": (partial(FedAvg, 5), {"overfit_batches": 2}),
 }
@@ -61,25 +33,20 @@ SETTINGS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_settings(name: str) -> None:
-    make, trainer = SETTINGS[name]
-    compare(make, without_dropout, **trainer)
+    algorithm, trainer = SETTINGS[name]
+    assert ends_alike(without_dropout, 1e-8, datamodule=data, algorithm=algorithm, trainer=trainer) is None
 
 
-def test_settings_of_stacks() -> None:
-    """The number of clients at once changes nothing but rounding."""
-    states = []
-    for executor in ("sequential", VectorizedExecutor(1), VectorizedExecutor(2)):
-        net = Net()
-        quiet_trainer(max_epochs=2, callbacks=[FedAvg(5, seed=1, executor=executor)]).fit(net, datamodule=data())
-        states.append(net.state_dict())
-    for state in states[1:]:
-        torch.testing.assert_close(state, states[0], rtol=1e-9, atol=1e-10)
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_number_of_clients_at_once_changes_nothing_but_rounding(number: int) -> None:
+    federated = {"clients_at_once": number}
+    assert ends_alike(Net, 1e-8, datamodule=data, algorithm=partial(FedAvg, 5), federated=federated) is None
 
 
 def words() -> TensorDataModule:
     generator = torch.Generator().manual_seed(0)
     clients = [
-        (torch.randint(0, 7, (n, 5), generator=generator), torch.randint(0, 7, (n,), generator=generator))
+        (torch.randint(0, 7, (n, 3), generator=generator), torch.randint(0, 7, (n,), generator=generator))
         for n in (8, 12, 6)
     ]
     return TensorDataModule(clients, batch_size=4)
@@ -115,5 +82,6 @@ MODELS: dict[str, tuple[Any, Any, Any, float]] = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_of_the_library(name: str) -> None:
-    module, data_module, make, rtol = MODELS[name]
-    compare(make, lambda: module().double() if rtol < 1e-6 else module(), data_module, rtol, rounds=2)
+    module, datamodule, algorithm, tolerance = MODELS[name]
+    dtype = torch.float64 if tolerance < 1e-6 else torch.float32
+    assert ends_alike(module, tolerance, datamodule=datamodule, algorithm=algorithm, dtype=dtype) is None

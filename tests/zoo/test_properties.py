@@ -193,22 +193,8 @@ def compositions(images: bool, *layers: str) -> st.SearchStrategy[Composition]:
     )
 
 
-def assert_same(composition: Composition) -> None:
-    """Fail if a stack leaves something else behind than one client after the other."""
-    assert not compare(composition.run("sequential"), composition.run("vectorized"), 1e-6)
-
-
-EITHER = st.one_of(compositions(False, *LAYERS), compositions(True, *IMAGE_LAYERS))
-
-
-@settings(max_examples=3, deadline=None, derandomize=True, database=None)
-@given(EITHER)
-def test_compositions(composition: Composition) -> None:
-    assert_same(composition)
-
-
 @pytest.mark.long
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
-@given(EITHER)
-def test_many_compositions(composition: Composition) -> None:
-    assert_same(composition)
+@given(st.one_of(compositions(False, *LAYERS), compositions(True, *IMAGE_LAYERS)))
+def test_compositions(composition: Composition) -> None:
+    assert not compare(composition.run("sequential"), composition.run("vectorized"), 1e-6)

@@ -44,14 +44,6 @@ class MomentumTeacher(Classifier):
         return F.cross_entropy(self(x), y) + F.mse_loss(self(x), target)
 
 
-class Clamped(Classifier):
-    """Clamps a weight after the optimizer's step, as critics of WGAN do."""
-
-    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
-        for parameter in self.layers.parameters():
-            parameter.data.clamp_(-0.3, 0.3)
-
-
 class Held(Classifier):
     """Regularises through a list of parameters that was made at the start."""
 
@@ -147,7 +139,6 @@ LONG = [
     prepared("spectral_norm", lambda m: parametrizations.spectral_norm(m.layers[0])),
     changed("penalty by the optimizer's list", penalty_of_optimizer),
     prepared("spectral_norm by hook", lambda m: nn.utils.spectral_norm(m.layers[0])),
-    Entry("weights clamped after the step", Clamped),
     *one_by_one(
         losing("unit rows under no_grad", unit_rows),
         losing("unit rows by .data", unit_rows_by_data),

@@ -92,18 +92,6 @@ class OptimizerHooks(Classifier):
             self.layers[0].weight.mul_(0.9)
 
 
-class CentralisesGradients(Classifier):
-    def on_after_backward(self) -> None:
-        weight = self.layers[0].weight
-        weight.grad.sub_(weight.grad.mean(dim=1, keepdim=True))
-
-
-class NoisyGradients(Classifier):
-    def on_before_optimizer_step(self, optimizer: Any) -> None:
-        for parameter in self.layers.parameters():
-            parameter.grad.add_(0.01 * torch.randn_like(parameter))
-
-
 class HeadOnly(Classifier):
     """The optimizer has the head alone; the trunk has gradients that nobody uses."""
 
@@ -161,8 +149,6 @@ LONG = [
     Entry("head only, clipped by value", HeadOnly, trainer=VALUE),
     Entry("0-dim parameter, clipped by norm", ZeroDimensional, trainer=NORM),
     prepared("unused parameter, clipped", lambda m: m.add_module("unused", nn.Linear(3, 2)), trainer=NORM),
-    Entry("on_after_backward", CentralisesGradients),
-    Entry("noise in on_before_optimizer_step", NoisyGradients),
     *one_by_one(
         through("tensor hook", hooked),
         prepared("full backward hook", lambda m: m.layers[0].register_full_backward_hook(halve_inputs)),

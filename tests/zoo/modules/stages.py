@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from zoo.entry import Entry, one_by_one
+from zoo.modules.adaptation import unit_rows
 from zoo.modules.base import Classifier, changed, perceptron
+from zoo.modules.gradients import halve_inputs
 
 
 class Changing(Classifier):
@@ -134,12 +136,6 @@ def keeps(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
     return loss
 
 
-def unit_rows(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
-    with torch.no_grad():
-        module.layers[0].weight.div_(module.layers[0].weight.norm(dim=1, keepdim=True))
-    return F.cross_entropy(module(batch[0]), batch[1])
-
-
 def logs_new(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
     module.log("doubled", 2 * loss, on_step=False, on_epoch=True)
     return loss
@@ -155,10 +151,6 @@ def logs_pairs(module: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
 def adds_optimizer_hook(module: Any) -> None:
     weight = module.layers[0].weight
     module.trainer.optimizers[0].register_step_post_hook(lambda *_: weight.data.mul_(0.9))
-
-
-def halve_inputs(module: nn.Module, before: Any, after: Any) -> Any:
-    return tuple(0.5 * gradient for gradient in before if gradient is not None) or None
 
 
 def replaces_step(module: Any) -> None:
@@ -189,7 +181,7 @@ LONG = [
     entry("statistics frozen in the second round", FreezesStatistics),
     entry("attribute set by round", Powered),
     *one_by_one(
-        later("unit rows from the second round on", unit_rows),
+        later("unit rows from the second round on", lambda m, loss, b, i: unit_rows(m, *b)),
         changing("backward hook added", lambda m: m.layers[0].register_full_backward_hook(halve_inputs)),
         changing("parameter hook added", lambda m: m.layers[0].weight.register_hook(lambda g: 0.1 * g)),
         changing("optimizer hook added", adds_optimizer_hook),
