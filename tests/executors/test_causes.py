@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from fl_lightning import parts
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.stacks.recording import Logged, MetricCall
 from fl_lightning.executors.compiler.check import _check_metrics_draw_nothing
+from fl_lightning.executors.compiler.told import Unread, _Attribute
 from fl_lightning.executors.compiler.unmapped import _OF_EVERYTHING
 from fl_lightning.executors.stack.corrections import StackedCorrections
 from fl_lightning.executors.stack.optimizer import StackedOptimizer
@@ -61,6 +64,9 @@ CAUSES: dict[str, Callable[[], Any]] = {
     "AdamW takes one weight decay": lambda: with_decays(torch.optim.AdamW),
     "weight decay, got Rprop": lambda: with_decays(torch.optim.Rprop),
     "draws from numpy's or Python's generator": lambda: during(np.random.rand),
+    "draws from torch's generator": lambda: during(partial(torch.rand, 1)),
+    "reads `own.name`, which": lambda: Unread("own").name,
+    "reads `logger.own.name(...)`, which": lambda: bool(_Attribute(Mock(), "1", "own").name()),
     "the metric object Mean might": of_metric,
     "gradient of `median` of a": lambda: _OF_EVERYTHING[torch.median](torch.ones(2, requires_grad=True)),
 }
@@ -70,3 +76,15 @@ CAUSES: dict[str, Callable[[], Any]] = {
 def test_causes_name_what_is_in_the_way(cause: str) -> None:
     with pytest.raises((CannotVectorize, ValueError), match=re.escape(cause)):
         CAUSES[cause]()
+
+
+READS: list[Callable[[Any], Any]] = [
+    *(bool, len, iter, str),
+    *(lambda shown: shown[0], lambda shown: 1 in shown, lambda shown: shown == 1),
+]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_what_a_step_reads_of_what_it_is_not_shown_is_named(read: Callable[[Any], Any]) -> None:
+    with pytest.raises(CannotVectorize, match="reads `own`, which"):
+        read(Unread("own"))

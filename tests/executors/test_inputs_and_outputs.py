@@ -131,7 +131,11 @@ def anneals(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
     """Weighs a penalty by the optimizer steps of all clients so far."""
     m.kept.append((m.global_step, loss.detach()))
     penalty = m(batch[0]).square().mean()
-    return loss + (1 - math.exp(-m.global_step / 5)) * penalty + min(1.0, m.trainer.global_step / 10) * loss
+    return (
+        loss
+        + (math.log(2 + m.global_step) - math.exp(-m.global_step / 5)) * penalty
+        + min(1.0, m.trainer.global_step / 10) * loss
+    )
 
 
 def logs_each_third_step(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:

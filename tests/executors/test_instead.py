@@ -43,7 +43,10 @@ RNN = [normal(*own, seed=4) for own in ((4, 3), (4, 4), (4, 3), (4, 4))]
 OPERATIONS: dict[str, tuple[Any, ...]] = {
     "embedding": (lambda i, w: F.embedding(i, w, padding_idx=-1) * F.embedding(i, w, 0), CLASSES, normal(3, 2)),
     "sample": (lambda x, y: F.cross_entropy(x, y, **SMOOTHED) * F.cross_entropy(x, y, **SMOOTH), *SAMPLE),
-    "cross entropy of places": (lambda x, y: F.cross_entropy(x, y, ignore_index=1, **SMOOTHED), *PLACES),
+    "cross entropy of places": (
+        lambda x, y: F.cross_entropy(x, y, ignore_index=1, **SMOOTHED) * F.cross_entropy(x, y),
+        *PLACES,
+    ),
     "Gaussian": (lambda x, y, v: F.gaussian_nll_loss(x, y, v**2, True, 0.5, "sum"), *GAUSSIAN),
     "LSTM cell": (lambda x, h, c, v, w, a, b: torch.lstm_cell(x, (h, c), v, w, a, b), *CELL),
     "GRU": (lambda x, h, *w: torch.gru(x, h, w, True, 2, 0.0, True, False, False), *LAYERS, *GRU),

@@ -30,8 +30,13 @@ def treats_samples_alone(operation: Operation) -> bool:
     traced = fx.symbolic_trace(operation)
     Examples(traced).run(torch.randn(SAMPLES, 3), torch.randn(3, 3))
     _, weight, *others = traced.graph.nodes
-    rows = Rows(SAMPLES, lambda node: node is not weight, None)
-    tensors = [node for node in others if node.op != "output" and isinstance(node.meta["example_value"], Tensor)]
+    of_weight = {weight}
+    for node in others:
+        if node.all_input_nodes and of_weight.issuperset(node.all_input_nodes):
+            of_weight.add(node)
+    rows = Rows(SAMPLES, lambda node: node not in of_weight, None)
+    of_samples = [node for node in others if node.op != "output" and node not in of_weight]
+    tensors = [node for node in of_samples if isinstance(node.meta["example_value"], Tensor)]
     return all(rows.makes_rows(node) or rows.treats_alone(node) for node in tensors)
 
 
@@ -55,6 +60,18 @@ ALONE: dict[str, Operation] = {
     "one value of each sample": lambda z, w: z[torch.arange(z.size(0)), z.argmax(1)],
     "softmax": lambda z, w: z.softmax(1),
     "layer": lambda z, w: F.linear(z, w),
+    "layer with a bias": lambda z, w: torch.addmm(w[0], z, w),
+    "layer norm": lambda z, w: F.layer_norm(z, (3,)),
+    "embedding": lambda z, w: F.embedding(z.argmax(1), w),
+    "reshaped": lambda z, w: z.reshape(SAMPLES, 3, 1).unflatten(1, (3, 1)),
+    "permuted": lambda z, w: z[:, :, None].permute(0, 2, 1).permute((0, 2, 1)),
+    "unsqueezed and stacked": lambda z, w: torch.stack([z.unsqueeze(1), z.unsqueeze(-2)], -1),
+    "along the other dimension": lambda z, w: z.sum(-1) + z.max(1)[0] + F.glu(z[..., :2]).mean(1),
+    "normalized": lambda z, w: F.normalize(z) + z.cumsum(dim=1),
+    "pool of a batch": lambda z, w: F.max_pool1d(z[:, None], 2),
+    "losses": lambda z, w: F.mse_loss(z, 2 * z, reduction="none"),
+    "losses of classes": lambda z, w: F.cross_entropy(z, z.argmax(1), reduction="none"),
+    "distances of pairs": lambda z, w: F.pairwise_distance(z, z + 1),
 }
 MIXED: dict[str, Operation] = {
     "product of samples with each sample's matrix": lambda z, w: z @ z[:, :, None],
@@ -66,6 +83,23 @@ MIXED: dict[str, Operation] = {
     "one sample for all": lambda z, w: z[z.argmax(1)],
     "softmax": lambda z, w: z.softmax(0),
     "layer of samples": lambda z, w: F.linear(z, z),
+    "layer with a bias of samples": lambda z, w: torch.addmm(as_columns(z), c := as_columns(z), c),
+    "layer norm of all": lambda z, w: F.layer_norm(z, (SAMPLES, 3)),
+    "all samples for each": lambda z, w: z.expand(SAMPLES, SAMPLES, 3),
+    "permuted": lambda z, w: as_columns(z).permute(1, 0),
+    "permuted by a tuple": lambda z, w: as_columns(z).permute((1, 0)),
+    "stacked": lambda z, w: torch.stack([z] * SAMPLES),
+    "sum": lambda z, w: as_columns(z).sum(0),
+    "flipped": lambda z, w: z.flip(0),
+    "rolled": lambda z, w: z.roll(1, 0),
+    "rolled over all": lambda z, w: z.roll(1),
+    "normalized": lambda z, w: F.normalize(z, dim=-2),
+    "pool of one sample": lambda z, w: F.max_pool1d(z, 1),
+    "loss with another sample": lambda z, w: F.mse_loss(z[:, :1, None], as_columns(z), reduction="none"),
+    "row of one sample": lambda z, w: as_columns(z)[0],
+    "row of one sample from behind": lambda z, w: as_columns(z)[..., 0, :],
+    "rows in another order": lambda z, w: z[[1, 0, 3, 2]],
+    "values in another order": lambda z, w: z[z.argmax(1), z.argmax(1)],
 }
 
 

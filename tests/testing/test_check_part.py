@@ -136,6 +136,15 @@ def test_the_error_names_the_check_that_failed(part: parts.Part, check: str, sho
     assert caught.value.check == check
 
 
+@pytest.mark.parametrize("name", CHECKS)
+def test_an_error_in_a_check_names_the_check(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for each in CHECKS:
+        work = Mock(side_effect=ValueError("odd")) if each == name else Mock()
+        monkeypatch.setattr(PartChecks, "stacks" if each == "stack" else each.replace(" ", "_"), work)
+    with pytest.raises(PartCheckError, match=f"`{name}` failed: ValueError: odd"):
+        check_part(parts.Proximal(0.1), neutral=parts.Proximal(0.0))
+
+
 STATE = {"w": torch.zeros(2)}
 OTHER = {"w": torch.ones(2)}
 
