@@ -97,6 +97,13 @@ class SetsAMode(Kept):
         return super().loss(batch, batch_idx)
 
 
+class SetsAModeAfterwards(SetsAMode):
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        loss = Kept.loss(self, batch, batch_idx)
+        self.layers[0].eval()
+        return loss
+
+
 # ---- inputs ----
 
 
@@ -170,7 +177,7 @@ def weighs_and_reverses(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
     counts = torch.bincount(y, minlength=3)
     weight = counts.sum() / (3 * counts.clamp(min=1))
     hidden = checkpoint(m.layers[:2], F.dropout(x, 0.1), use_reentrant=False)
-    return F.cross_entropy(m.layers[2](Reverse.apply(hidden, 0.5)), y, weight=weight.double())
+    return F.cross_entropy(m.layers[2](Reverse.apply(hidden, 0.5 + 0.1 * index)), y, weight=weight.double())
 
 
 def adapts(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
@@ -305,6 +312,11 @@ def as_large_as_counted(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
     return loss + torch.zeros(m.global_step + 1).sum()
 
 
+def flips_the_mode(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
+    m.layers.train(not m.layers.training)
+    return loss
+
+
 class ReturnsNothingForSome(Kept):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
         if batch[0].max() > 2.2:
@@ -330,6 +342,8 @@ class ReturnsNothingAtFirst(Kept):
         (sets_the_last, "line ", ReadsItInAHook),
         (as_large_as_counted, "global_step", Kept),
         (plain, "returns nothing", ReturnsNothingForSome),
+        (plain, "mode of a layer", SetsAModeAfterwards),
+        (flips_the_mode, "mode of a layer", Kept),
         pytest.param(plain, "returns nothing", ReturnsNothingAtFirst, marks=LONG),
         pytest.param(divides_by_the_last, "`self.last`, and another one reads it", ReadsWhatAHookKeeps, marks=LONG),
         pytest.param(reads_it_in_every_second_step, "raises TypeError: ", Kept, marks=LONG),

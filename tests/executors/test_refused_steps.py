@@ -199,6 +199,18 @@ class Counts(torch.optim.lr_scheduler.LRScheduler):
         return [0.1 / self.calls]
 
 
+def every_second_batch(module: Any) -> Any:
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step", "frequency": 2}}
+
+
+@pytest.mark.parametrize(("sizes", "cause"), [((16, 20, 16), "None"), ((16, 12, 16), "clients count unequally")])
+def test_schedules_at_some_batches_follow_clients_that_count_alike(sizes: tuple[int, ...], cause: str) -> None:
+    trainer = {"accumulate_grad_batches": 2}
+    assert cause in str(ends_alike(lambda: WithOptimizer(every_second_batch), sizes=sizes, trainer=trainer))
+
+
 @pytest.mark.parametrize(
     ("make", "named"),
     [

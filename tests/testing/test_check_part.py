@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from fl_lightning import Federated, FedProx, parts
 from fl_lightning.testing import PartCheckError, check_part
 from fl_lightning.testing.check_part import PartChecks
-from fl_lightning.testing.fits import BodyAndHead, six_clients
+from fl_lightning.testing.fits import BodyAndHead, different, distance, six_clients
 from fl_lightning.testing.processes import on_ranks, on_two_processes
 
 CHECKS = ["trains", "assigns", "draws", "fits again", "resumes", "rolls back", "reduces", "stack", "two processes"]
@@ -65,11 +65,11 @@ class DeclaresNothing(parts.ServerOptimizer):
 
 class WritesToItsVelocity(parts.ServerOptimizer):
     def setup(self, federation: parts.Federation) -> None:
-        self.add_state("held", {"mask": torch.ones(()), "velocity": federation.zeros()})
+        self.add_state("held", {"mask": torch.ones(()), "velocity": [federation.zeros()]})
 
     def step(self, model: Tensor, aggregate: Tensor) -> Tensor:
-        self.held["velocity"].mul_(0.9).add_(aggregate - model)
-        return model + self.held["velocity"]
+        self.held["velocity"][0].mul_(0.9).add_(aggregate - model)
+        return model + self.held["velocity"][0]
 
 
 class DrawsGlobally(parts.Aggregation):
@@ -195,3 +195,11 @@ def test_a_neutral_setting_must_be_neutral() -> None:
 def test_what_is_no_part_is_refused(given: Any, shown: str) -> None:
     with pytest.raises(TypeError, match=f"`part` must .*{shown}"):
         check_part(given)
+
+
+def test_contents_and_states_are_compared_in_all_places() -> None:
+    one, other = {"a": 1, "b": 1, "c": None, "d": 2}, {"b": 2, "d": 2, "e": None}
+    assert different(one, other) == ["a", "b", "c", "e"]
+    state = {"v": torch.tensor([1.0, 2.0]), "w": torch.tensor([0.0])}
+    assert distance(state, {"v": torch.tensor([1.0, -1.5]), "w": torch.tensor([1.0])}) == 3.5
+    assert distance(state, {**state, "v": torch.tensor([float("nan"), 9.0])}) == float("inf")

@@ -458,6 +458,7 @@ class CapturedStep:
         # Buffers that a step assigns become outputs of its graph.
         dicts_of_buffers = {id(part._buffers) for part in parts}
         names = [(part._non_persistent_buffers_set, set(part._non_persistent_buffers_set)) for part in parts]
+        in_other_modes: list[str] = []
         for _ in range(_ATTEMPTS):
             before = [(held, dict(held)) for part in parts for held in _dicts_of(part)]
             loss = self._call_checked(compiled, arguments)
@@ -473,14 +474,21 @@ class CapturedStep:
                     modes_set = {name: held[name] for name in ("training",) if name in own}
                     held.clear()
                     held.update(own | modes_set)
+            graph = None if self._called is None else self._called.graph
+            code = "" if graph is None else graph.code
             if len(others) == len(changed):
+                is_new = graph is not None and graph not in self._steps
+                if is_new and any(other != code for other in in_other_modes):
+                    # The first client's first step would compute in the mode from before.
+                    break
                 new_buffers = [change for change in others if id(change.held) in dicts_of_buffers]
                 kept = [change for change in others if id(change.held) not in dicts_of_buffers]
                 return loss, new_buffers, kept
             # It has set the mode of a layer: the next graph is that of this mode.
+            in_other_modes.append(code)
         for part, mode in zip(parts, modes, strict=True):
             part.training = mode
-        raise CannotVectorize("`training_step` sets another mode of a layer each time")
+        raise CannotVectorize("`training_step` sets the mode of a layer that it has used, or another one each time")
 
     def _call_checked(self, compiled: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
         """Call a compiled step; it may change tensors, and attributes of modules."""
