@@ -25,8 +25,8 @@ class Examples(fx.Interpreter):
         return n.meta["example_value"]
 
 
-def treats_samples_alone(operation: Operation) -> bool:
-    """Return whether all operations of a function are known to treat samples by themselves."""
+def rows_of(operation: Operation) -> tuple[Rows, list[fx.Node]]:
+    """Return what tells of a function's operations, and those that are tensors of samples."""
     traced = fx.symbolic_trace(operation)
     Examples(traced).run(torch.randn(SAMPLES, 3), torch.randn(3, 3))
     _, weight, *others = traced.graph.nodes
@@ -34,10 +34,21 @@ def treats_samples_alone(operation: Operation) -> bool:
     for node in others:
         if node.all_input_nodes and of_weight.issuperset(node.all_input_nodes):
             of_weight.add(node)
-    rows = Rows(SAMPLES, lambda node: node not in of_weight, None)
     of_samples = [node for node in others if node.op != "output" and node not in of_weight]
     tensors = [node for node in of_samples if isinstance(node.meta["example_value"], Tensor)]
+    return Rows(SAMPLES, lambda node: node not in of_weight, None), tensors
+
+
+def treats_samples_alone(operation: Operation) -> bool:
+    """Return whether all operations of a function are known to treat samples by themselves."""
+    rows, tensors = rows_of(operation)
     return all(rows.makes_rows(node) or rows.treats_alone(node) for node in tensors)
+
+
+def takes_losses(operation: Operation) -> bool:
+    """Return whether the last operation of a function is a mean of a loss of each sample."""
+    rows, tensors = rows_of(operation)
+    return rows.takes_losses(tensors[-1])
 
 
 def as_columns(z: Any) -> Any:
@@ -45,8 +56,13 @@ def as_columns(z: Any) -> Any:
     return z[:, :1].expand(SAMPLES, SAMPLES)
 
 
-def attended(z: Any) -> Any:
-    return F.scaled_dot_product_attention(z, z, z)
+def of_places(w: Any) -> Any:
+    """Return a row of weights for each place of a batch."""
+    return torch.cat([w, w[:1]])
+
+
+def attended(z: Any, mask: Any = None) -> Any:
+    return F.scaled_dot_product_attention(z, z + 1, z + 2, attn_mask=mask)
 
 
 ALONE: dict[str, Operation] = {
@@ -72,6 +88,9 @@ ALONE: dict[str, Operation] = {
     "losses": lambda z, w: F.mse_loss(z, 2 * z, reduction="none"),
     "losses of classes": lambda z, w: F.cross_entropy(z, z.argmax(1), reduction="none"),
     "distances of pairs": lambda z, w: F.pairwise_distance(z, z + 1),
+    "arguments by name": lambda z, w: torch.flatten(torch.matmul(z, other=w).unsqueeze(dim=1), start_dim=1),
+    "weights for all": lambda z, w: z * w[0] + w[:1],
+    "attention with a mask for all": lambda z, w: attended(z[:, :, None], w),
 }
 MIXED: dict[str, Operation] = {
     "product of samples with each sample's matrix": lambda z, w: z @ z[:, :, None],
@@ -99,6 +118,14 @@ MIXED: dict[str, Operation] = {
     "row of one sample": lambda z, w: as_columns(z)[0],
     "row of one sample from behind": lambda z, w: as_columns(z)[..., 0, :],
     "rows in another order": lambda z, w: z[[1, 0, 3, 2]],
+    "weights of places": lambda z, w: z + of_places(w),
+    "product with weights of places": lambda z, w: of_places(w)[:, None] @ z[:, :, None],
+    "layer of places": lambda z, w: torch.addmm(z, of_places(w), w),
+    "attention with masks of places": lambda z, w: attended(z[:, :, None], w.expand(SAMPLES, 3, 3)),
+    "einsum without a result": lambda z, w: torch.einsum("ji", as_columns(z)),
+    "einsum with dots": lambda z, w: torch.einsum("...i->i...", as_columns(z)),
+    "sum over two": lambda z, w: as_columns(z)[:, :, None].expand(SAMPLES, SAMPLES, SAMPLES).sum((1, 0)),
+    "parts of values": lambda z, w: z.view(torch.int16),
     "values in another order": lambda z, w: z[z.argmax(1), z.argmax(1)],
 }
 
@@ -111,3 +138,28 @@ def test_samples_are_treated_by_themselves(operation: Operation) -> None:
 @pytest.mark.parametrize("operation", MIXED.values(), ids=MIXED.keys())
 def test_samples_are_mixed(operation: Operation) -> None:
     assert not treats_samples_alone(operation)
+
+
+OF_EACH: dict[str, Operation] = {
+    "of classes": lambda z, w: F.cross_entropy(z, z.argmax(1)),
+    "of classes by name": lambda z, w: F.cross_entropy(z, target=z.argmax(1)),
+    "of values": lambda z, w: F.mse_loss(z, 2 * z),
+    "of values and a weight": lambda z, w: F.mse_loss(z, w[0].expand(1, 3)),
+    "of pairs": lambda z, w: F.margin_ranking_loss(z, z + 1, z.sign()),
+    "of triples": lambda z, w: F.triplet_margin_loss(z, z + 1, z + 2),
+}
+OF_ALL: dict[str, Operation] = {
+    "sum": lambda z, w: z.sum(),
+    "of one sample's classes": lambda z, w: F.cross_entropy(z[:, 0], z[:, 1].softmax(0)),
+    "of classes of places": lambda z, w: F.cross_entropy(z, of_places(w).argmax(1)),
+    "of values of places": lambda z, w: F.mse_loss(z, of_places(w)),
+    "of each with all": lambda z, w: F.mse_loss(as_columns(z)[:, None], as_columns(z)),
+    "of pairs of places": lambda z, w: F.triplet_margin_loss(z, z + 1, of_places(w)),
+}
+
+
+@pytest.mark.parametrize(("operations", "are_of_each"), [(OF_EACH, True), (OF_ALL, False)], ids=["each", "all"])
+def test_losses_are_one_of_each_sample(operations: dict[str, Operation], are_of_each: bool) -> None:
+    assert {name: takes_losses(operation) for name, operation in operations.items()} == dict.fromkeys(
+        operations, are_of_each
+    )
