@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -21,6 +22,8 @@ from torch import Tensor, nn
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.clients.step_counts import StepCounts, in_words
 from fl_lightning.executors import AutoExecutor, SequentialExecutor, VectorizedExecutor
+from fl_lightning.executors.auto import _expected_steps, _loss_of_a_stack
+from fl_lightning.executors.stack.memory import clients_that_fit
 
 
 def fit(callback: FedAvg, layers: nn.Module, epochs: int = 2, ckpt_path: Any = None, **trainer: Any) -> Any:
@@ -84,27 +87,93 @@ def test_little_arithmetic_is_stacked_and_told_once(caplog: pytest.LogCaptureFix
 
 @pytest.mark.auto_decides
 @pytest.mark.parametrize(
-    ("options", "hidden", "memory", "why"),
+    ("options", "memory", "why"),
     [
-        ({"clients_per_round": 1}, 5, 1e12, "one client"),
-        ({"clients_per_round": 4, "clients_at_once": 1}, 5, 1e12, "`clients_at_once` is 1"),
-        ({"clients_per_round": 4}, 5, 1, "memory"),
-        # 6 x 250,000 + 250,000 + 250,000 x 3 + 3 weights in double precision are 19 MiB
-        ({"clients_per_round": 2}, 250_000, 1e12, "32 MiB"),
+        ({"clients_per_round": 1}, 1e12, "one client"),
+        ({"clients_per_round": 4, "clients_at_once": 1}, 1e12, "`clients_at_once` is 1"),
+        ({"clients_per_round": 4}, 1, "memory"),
     ],
 )
 def test_why_there_is_no_stack_of_two(
-    options: Any,
-    hidden: int,
-    memory: float,
-    why: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    options: Any, memory: float, why: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("fl_lightning.executors.stack.memory.total_memory", lambda device: memory)
     with caplog.at_level(logging.INFO):
-        fit(FedAvg(**options, seed=1), nn.Sequential(nn.Linear(6, hidden), nn.Linear(hidden, 3)), epochs=1)
+        fit(FedAvg(**options, seed=1), linear(), epochs=1)
     assert why in told(caplog)[0]
+
+
+def of_model(values: int, device: str = "cpu", processes: int = 1, nodes: int = 1) -> Any:
+    """Return what is asked of a training: a model of so many values in double precision, samples of 1,000 bytes."""
+    layout, trainer = SimpleNamespace(size=values), SimpleNamespace(world_size=processes, num_nodes=nodes)
+    vector = SimpleNamespace(device=torch.device(device), layout=layout, dtype=torch.float64)
+    return SimpleNamespace(vector=vector, trainer=trainer, batches=SimpleNamespace(bytes_per_sample=1000))
+
+
+@pytest.mark.parametrize(
+    ("memory", "training", "number"),
+    [
+        # six copies of 0.8 MB, and 200 samples of 1,000 bytes, are 5 MB for a client; an eighth of the memory is taken
+        (120e6, of_model(100_000), 3),
+        (119e6, of_model(100_000), 2),
+        (240e6, of_model(100_000, processes=2), 3),
+        (240e6, of_model(100_000, processes=2, nodes=2), 5),
+        (1, of_model(100_000), 1),
+        # 32 MiB of weights are four models of 8 MB, but on other devices
+        (1e15, of_model(1_000_000), 4),
+        (1e15, of_model(1_000_000, "cuda"), 5),
+        (240e6, of_model(100_000, "cuda", processes=2), 5),
+    ],
+)
+def test_as_many_clients_train_at_once_as_fit(
+    memory: float, training: Any, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fl_lightning.executors.stack.memory.total_memory", lambda device: memory)
+    tasks: list[Any] = [SimpleNamespace(num_samples=samples) for samples in (100, 200, 10, 20, 30)]
+    assert clients_that_fit(training, tasks) == number
+
+
+@pytest.mark.parametrize(
+    ("matrices", "convolves", "operations", "models", "why"),
+    [
+        (True, True, 3e8 - 1, 2, None),
+        (True, False, 3e8, 8, "many operations, and stacks are faster below 300 million"),
+        (False, True, 2e6 - 1, 8, None),
+        (False, True, 2e6, 8, "many operations, and stacks are faster below 2.0 million"),
+        (False, False, 5e6 - 1, 8, None),
+        (False, False, 5e6, 8, "many operations, and stacks are faster below 5.0 million"),
+        (False, False, 1, 7, "7 at a time are too few for a stack to be faster (8 needed)"),
+    ],
+)
+def test_steps_have_limits_by_their_kind(
+    matrices: bool, convolves: bool, operations: float, models: int, why: str | None
+) -> None:
+    counts = MagicMock(only_matrices=matrices, convolves=convolves, flops=operations)
+    counts.__str__.return_value = "many operations"  # type: ignore[attr-defined]
+    assert _loss_of_a_stack(counts, models) == why
+
+
+@pytest.mark.parametrize(("rounds", "steps"), [(10, 6 * (1 + 2)), (-1, float("inf")), (None, float("inf"))])
+def test_steps_are_those_of_the_rounds_to_come(rounds: int | None, steps: float) -> None:
+    trainer = SimpleNamespace(max_epochs=rounds, current_epoch=4)
+    training: Any = SimpleNamespace(trainer=trainer, batches=SimpleNamespace(number=lambda batches: batches))
+    assert _expected_steps([1, 2], training) == steps  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("clients", "training", "why"),
+    [
+        (1, of_model(1), "a round has one client"),
+        (1, of_model(1, processes=2), "a process trains one client of a round"),
+        (2, of_model(1), "the memory holds one client's model at a time"),
+        (2, of_model(2_097_152), "the memory holds one client's model at a time"),
+        (2, of_model(2_097_153, "cuda"), "the memory holds one client's model at a time"),
+        # two models of 16 MiB and 8 bytes
+        (2, of_model(2_097_153), "two models have more than the 32 MiB of weights beyond which a stack waits for mem"),
+    ],
+)
+def test_why_a_stack_would_have_one_client(clients: int, training: Any, why: str) -> None:
+    assert AutoExecutor()._why_single(clients, training).startswith(why)
 
 
 @pytest.mark.auto_decides
@@ -117,14 +186,6 @@ def test_much_arithmetic_is_not_stacked(caplog: pytest.LogCaptureFixture) -> Non
         layers = nn.Sequential(places, nn.Flatten(), nn.Linear(512 * 512, 3))
         fit(FedAvg(2, seed=1, clients_at_once=2), layers, epochs=1)
     assert "a client's step has 425 million operations, and stacks are faster below 300 million" in told(caplog)[0]
-
-
-@pytest.mark.auto_decides
-def test_too_few_clients_for_a_stack_are_told_with_the_number_that_is_needed(caplog: pytest.LogCaptureFixture) -> None:
-    layers = nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5), nn.Linear(5, 3))
-    with caplog.at_level(logging.INFO):
-        fit(FedAvg(4, seed=1), layers, epochs=1)
-    assert "4 at a time" in told(caplog)[0] and "(8 needed)" in told(caplog)[0]
 
 
 @pytest.mark.auto_decides
