@@ -48,14 +48,12 @@ class Fit:
         everything: What it left behind.
         cause: Why clients were trained one after the other; ``None`` if they were stacked.
         seconds: Processor time of ``Trainer.fit``.
-        trainer: The trainer, with the module.
     """
 
     outcome: Outcome
     everything: Outcome
     cause: str | None
     seconds: float
-    trainer: Any
 
 
 def fit(entry: Entry, executor: str) -> Fit:
@@ -85,7 +83,6 @@ def fit(entry: Entry, executor: str) -> Fit:
         everything=everything,
         cause=trainer.fit_loop.executor.state_dict().get("cause", "asked for"),
         seconds=seconds,
-        trainer=trainer,
     )
 
 
