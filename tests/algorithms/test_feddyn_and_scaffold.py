@@ -31,18 +31,6 @@ def trace(callback: Any, module: Quadratic, clients: Any, rounds: int, read: Any
     return values
 
 
-def test_o4a_full_participation() -> None:
-    callback = FedDyn(1.0, 1.0, **EXACT)
-
-    def read(module: Quadratic) -> tuple[float, ...]:
-        return float(callback.gradient(0)), float(callback.gradient(1)), float(callback.h), float(module.w)
-
-    rows = trace(callback, Quadratic(0.15), quadratic_clients(**UNEQUAL), 3, read)
-    assert rows[0] == pytest.approx((0.0, -0.8, -0.4, 0.8), abs=1e-12)
-    assert rows[1] == pytest.approx((0.4, -0.8, -0.2, 0.8), abs=1e-12)
-    assert rows[2] == pytest.approx((0.6, -0.8, -0.1, 0.8), abs=1e-12)
-
-
 def test_o4b_partial_participation_divides_by_all_clients() -> None:
     callback = FedDyn(1.0, 1, participation=alternating(0, 1), **EXACT)
     clients = quadratic_clients(**UNEQUAL)
@@ -56,7 +44,7 @@ def test_o4d_scaling_alpha_by_size_reaches_the_weighted_optimum(scale_alpha: Any
     clients = quadratic_clients(a=[1.0, 1.0], c=[0.0, 4.0], sizes=[10, 30])
     # omega >= 0.5: a step leaves at most half of the distance to the client's minimum, 0.5^25 < 3e-8
     callback = FedDyn(1.0, 1.0, scale_alpha=scale_alpha, local_steps=25)
-    weights = fit_quadratic(callback, Quadratic(0.5), clients, rounds=40)
+    weights = fit_quadratic(callback, Quadratic(0.5), clients, rounds=25)
     assert float(weights) == pytest.approx(limit, abs=1e-6)
 
 
@@ -103,19 +91,6 @@ def test_feddyn_penalty_as_weight_decay_is_not_clipped(penalty: Any, expected: f
     module = Quadratic(0.1, start=10.0)
     fit_clients(callback, module, quadratic_clients(a=[0.0], c=[0.0]), gradient_clip_val=0.5)
     assert float(module.w.detach()) == pytest.approx(expected, abs=1e-6)
-
-
-def test_o5_scaffold_option_2() -> None:
-    callback = Scaffold(1.0, local_steps=5)
-
-    def read(module: Quadratic) -> tuple[float, ...]:
-        variates = callback.client_control_variate(0), callback.client_control_variate(1), callback.control_variate
-        return *map(float, variates), float(module.w)
-
-    rows = trace(callback, Quadratic(0.1), quadratic_clients(**UNEQUAL), 3, read)
-    assert rows[0] == pytest.approx((0.0, -1.84448, -0.92224, 0.46112), abs=1e-10)
-    assert rows[1][2:] == pytest.approx((-0.473178288, 0.697709144), abs=1e-9)
-    assert rows[2][3] == pytest.approx(0.785305408756, abs=1e-11)
 
 
 def test_scaffold_option_1_takes_the_full_gradient_at_the_received_model() -> None:

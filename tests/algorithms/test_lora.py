@@ -28,7 +28,6 @@ from fl_lightning.parts import (
     PersonalParameters,
     StackMessages,
     Task,
-    TopK,
 )
 
 MODES = ("average", "ffa", "svd")
@@ -243,13 +242,6 @@ def test_what_stacks_cannot_be_combined_with() -> None:
         train(FedLoRA("average"), Linear(rank=None), 1)
     with pytest.raises(ValueError, match=r"must not share them, but net\.0\..*weight and net\.1\..*weight are one"):
         train(FedLoRA("stack", 1.0), add_lora(tied), 1)  # type: ignore[arg-type]
-    for word, options in (
-        ("owes", {"exchange": TopK(0.5)}),
-        ("fresh", {"optimizer_state": "kept"}),
-        ('`mode="stack"` is an aggregation', {"aggregation": AdapterMean()}),
-    ):
-        with pytest.raises(ValueError, match=word):
-            FedLoRA("stack", 1.0, **options)
     with pytest.raises(ValueError, match=r"changes the frozen 'net\.0\.layer\.weight'"):
         train(FedLoRA("stack", 1.0, exchange=PersonalParameters("net.0.layer")), Linear(rank=2), 1)
     with pytest.raises(ValueError, match=r"bandwidth.*StackMessages"):

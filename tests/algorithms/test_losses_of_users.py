@@ -214,7 +214,7 @@ class Augmented(Net):
 
     def __init__(self) -> None:
         super().__init__()
-        self.drop = nn.Dropout(0.5)
+        self.norm, self.drop = nn.BatchNorm1d(3).double(), nn.Dropout(0.5)
         self.own = torch.Generator().manual_seed(3)
         self.steps, self.saw = 0, list[Tensor]()
         self.register_buffer("queue", torch.zeros(3).double())
@@ -225,7 +225,7 @@ class Augmented(Net):
         x = batch[0] / self.steps + noise
         self.saw.append(x)
         self.queue += x.detach().mean(0)
-        loss = super().training_step([self.drop(x), batch[1]], batch_idx)
+        loss = super().training_step([self.norm(self.drop(x)), batch[1]], batch_idx)
         self.log("sum", 1.0, on_step=False, on_epoch=True, reduce_fx="sum")
         return loss
 
@@ -256,7 +256,8 @@ def test_a_second_run_of_the_step_leaves_no_trace() -> None:
         net, draws = Augmented(), Draws()
         fit(make(), net, *client(), draws)
         saw = [float(x.sum()) for x in net.saw]
-        ends.append([net.steps, *saw, *draws.drawn, *net.queue.tolist(), float(torch.rand((), generator=net.own))])
+        buffers = [*net.queue.tolist(), *net.norm.running_var.tolist()]
+        ends.append([net.steps, *saw, *draws.drawn, *buffers, float(torch.rand((), generator=net.own))])
     assert all(end == ends[0] for end in ends)
     assert ends[0][0] == 2
 

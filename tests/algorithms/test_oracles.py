@@ -26,13 +26,6 @@ def test_o2_fedavg_iterates_are_biased_on_unequal_curvatures() -> None:
     assert float(weights) == pytest.approx(0.6925023465, abs=5e-11)  # where it rests
 
 
-def test_fedavg_with_one_full_batch_step_is_centralised_gradient_descent() -> None:
-    clients = quadratic_clients(a=[1.0, 4.0], c=[0.0, 1.0], sizes=[3, 1])
-    weights = fit_quadratic(FedAvg(1.0), Quadratic(0.1, start=2.0), clients, rounds=1)
-    gradient = (3 * 1.0 * (2.0 - 0.0) + 1 * 4.0 * (2.0 - 1.0)) / 4
-    assert float(weights) == pytest.approx(2.0 - 0.1 * gradient, abs=1e-15)
-
-
 # T_k(w) = c_k + r_k (w - c_k) with r = (0.9, 0.5): one gradient step with learning rate 1 and a = (0.1, 0.5)
 CONTRACTIONS = {"a": [0.1, 0.5], "c": [0.0, 1.0]}
 
@@ -62,13 +55,6 @@ def test_radfed_shows_the_chosen_model_between_aggregations(evaluate: str) -> No
     clients = quadratic_clients(**CONTRACTIONS)
     weights = fit_quadratic(RADFed(3, 2, evaluate=evaluate), Quadratic(1.0), clients, rounds=1)
     assert float(weights) == pytest.approx(0.25 if evaluate == "virtual" else 0.0, abs=1e-15)
-
-
-def test_radfed_aggregates_every_s_rounds_and_counts_what_was_sent() -> None:
-    callback = RADFed(3, 2)
-    fit_quadratic(callback, Quadratic(1.0), quadratic_clients(a=[0.1] * 6, c=[1.0] * 6), rounds=6)
-    assert callback.algorithm.server.moves == 2
-    assert callback.algorithm.models_sent == 6 * 2 * 2  # rounds x models x (up and down)
 
 
 def test_accumulated_gradients_are_applied_at_the_end_of_each_local_epoch() -> None:

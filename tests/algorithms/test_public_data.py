@@ -126,11 +126,6 @@ def test_what_hides_clients_models_or_cannot_be_resumed_raises_an_error(options:
         fl.FedDF(Classifier(), **{"loader": DataLoader(PUBLIC, 4), **options})
 
 
-def test_the_module_must_have_the_tensors_that_are_trained() -> None:
-    with pytest.raises(ValueError, match="module"):
-        fit_clients(fl.FedDF(nn.Linear(4, 3), DataLoader(PUBLIC, 4), 1.0), Classifier(), CLIENTS, 1)
-
-
 def test_fedmd_clients_digest_the_mean_of_their_scores_and_train_on() -> None:
     first = {name: torch.full(shape, 0.2, dtype=torch.float64) for name, shape in (("weight", (3, 4)), ("bias", (3,)))}
     own = [trained(first, x, y) for x, y in CLIENTS]

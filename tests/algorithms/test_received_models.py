@@ -53,19 +53,6 @@ def own(callback: fl.AggregationCallback, client: int) -> Tensor:
     return personal_model(walk(*algorithm.parts.values()), client, algorithm.server.model)
 
 
-def test_ditto_pulls_to_the_model_that_the_client_received() -> None:
-    lam, lr = 0.5, 0.1
-    callback = fl.Ditto(lam, 1.0, exchange=Halved())
-    fit_quadratic(callback, Quadratic(lr, start=0.3), quadratic_clients(A, C), rounds=3)
-    own_models, w = [0.3, 0.3], 0.3
-    for _ in range(3):
-        received = w / 2
-        own_models = [v - lr * (a * (v - c) + lam * (v - received)) for v, a, c in zip(own_models, A, C, strict=True)]
-        w = sum(received - lr * a * (received - c) for a, c in zip(A, C, strict=True)) / 2
-    assert [float(own(callback, k)) for k in (0, 1)] == pytest.approx(own_models, abs=1e-14)
-    assert float(callback.algorithm.server.model) == pytest.approx(w, abs=1e-14)
-
-
 @pytest.mark.parametrize("exchange", [None, Halved()])
 def test_a_proximal_term_pulls_to_the_received_model_where_training_starts_from_a_mix(exchange: Any) -> None:
     mu, lr, share_lr = 0.5, 0.1, 0.05
@@ -163,13 +150,6 @@ def test_a_cluster_s_model_is_looked_at_and_evaluated_with_the_client_s_own_valu
         assert head != 0.0
 
 
-def test_clusters_refuse_messages_that_depend_on_earlier_ones() -> None:
-    for exchange in (TopK(0.5), TopK(0.5, link="down")):
-        with pytest.raises(ValueError, match="`exchange`"):
-            fl.IFCA(2, exchange=exchange)
-    fl.IFCA(2, exchange=TopK(0.5, error_feedback=False))
-
-
 def test_fine_tuned_clients_receive_a_compressed_model_too() -> None:
     callback = fl.FedAvgFineTuned(1.0, every=1, exchange=TopK(0.5, link="down"))
     clients = [(torch.ones(1, 2).double(), torch.tensor([[4.0, 2.0]]).double())]
@@ -203,12 +183,3 @@ def test_samplers_score_clients_with_their_own_values(name: str) -> None:
     callback = fl.Local(sampler=kind)
     fit_clients(callback, Quadratic(1.0), quadratic_clients([1.0] * 3, [1.0, 3.0, 2.0]), 4)
     assert np.isclose(list(scored[-1].values()), 0.0).sum() >= 2
-
-
-@pytest.mark.parametrize(
-    "make", [lambda **k: fl.FedPer("head", 1.0, **k), fl.Local, lambda **k: fl.FedRep("head", 1.0, **k)]
-)
-def test_a_tensor_cannot_be_personal_twice(make: Any) -> None:
-    clients = [(torch.zeros(1).double(), torch.tensor([1.0]).double())]
-    with pytest.raises(ValueError, match="`exchange`"):
-        fit_clients(make(exchange=PersonalParameters("head")), BodyAndHead(), clients, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -78,24 +77,11 @@ def test_mifa_counts_a_client_that_stays_away_with_its_last_gradient_at_the_pres
     assert w == pytest.approx(expected, abs=1e-14)
 
 
-def test_mifa_with_all_clients_is_the_mean_of_fedavg() -> None:
-    clients = quadratic_clients([1.0, 2.0], [1.0, -1.0])
-    ends = [float(fit_quadratic(make(), Quadratic(0.1), clients, rounds=3)) for make in (mifa, fedavg)]
-    assert ends[0] == pytest.approx(ends[1], abs=1e-14)
-
-
-def mifa() -> fl.AggregationCallback:
-    return fl.MIFA(1.0)
-
-
-def fedavg() -> fl.AggregationCallback:
-    return fl.FedAvg(1.0, weighting="uniform")
-
-
-@pytest.mark.parametrize("make", [fl.FedAsync, lambda **k: fl.RADFed(2, **k)])
-def test_mifa_s_mean_needs_clients_own_updates(make: Callable[..., Any]) -> None:
-    with pytest.raises(ValueError, match="RememberedUpdates"):
-        make(aggregation=parts.RememberedUpdates())
+@pytest.mark.parametrize("callback", [fl.MIFA(1.0), fl.MimeLite(1.0, momentum=0.0)])
+def test_with_all_clients_and_without_momentum_they_are_the_mean_of_fedavg(callback: fl.AggregationCallback) -> None:
+    callbacks, clients = (callback, fl.FedAvg(1.0, weighting="uniform")), quadratic_clients([1.0, 2.0], [1.0, -1.0])
+    ends = [fit_quadratic(each, Quadratic(0.1), clients, rounds=3) for each in callbacks]
+    assert float(ends[0]) == pytest.approx(float(ends[1]), abs=1e-14)
 
 
 class Inner(Module):
@@ -141,53 +127,3 @@ def test_diloco_with_an_outer_step_of_one_is_fedavg_with_optimizers_that_go_on()
     diloco = fl.DiLoCo(local_steps=2, continue_epochs=False, server_lr=1.0, momentum=0.0, seed=1)
     kept = fl.FedAvg(1.0, weighting="uniform", optimizer_state="kept", seed=1)
     assert (trained(diloco, shuffle=True) - trained(kept, shuffle=True)).abs().max() < 1e-15
-
-
-def test_diloco_with_the_arguments_of_fedavg_and_one_step_of_sgd_moves_along_the_mean_gradient() -> None:
-    clients = quadratic_clients([1.0, 4.0], [0.0, 1.0])
-    w = float(fit_quadratic(fl.DiLoCo(local_steps=1), Quadratic(0.1, start=0.5), clients, rounds=2))
-    expected, velocity = 0.5, None
-    for _ in range(2):
-        d = 0.1 * (1.0 * expected + 4.0 * (expected - 1.0)) / 2
-        velocity = d if velocity is None else 0.9 * velocity + d
-        expected -= 0.7 * (d + 0.9 * velocity)
-    assert w == pytest.approx(expected, abs=1e-14)
-
-
-@pytest.mark.parametrize("make", [fl.Mime, fl.MimeLite])
-def test_mime_steps_with_the_server_s_momentum_of_mean_gradients(make: Callable[..., Any]) -> None:
-    a, c, beta, lr = [1.0, 4.0], [0.0, 1.0], 0.9, 0.1
-    callback = make(1.0, local_steps=2)
-    w = float(fit_quadratic(callback, Quadratic(lr, start=0.5), quadratic_clients(a, c), rounds=3))
-    expected, s = 0.5, 0.0
-    for _ in range(3):
-        at_x = [ak * (expected - ck) for ak, ck in zip(a, c, strict=True)]
-        mean = sum(at_x) / 2
-        ends = []
-        for k in (0, 1):
-            y = expected
-            for _ in range(2):
-                g = a[k] * (y - c[k])
-                if make is fl.Mime:
-                    g += mean - at_x[k]
-                y -= lr * ((1 - beta) * g + beta * s)
-            ends.append(y)
-        s = (1 - beta) * mean + beta * s
-        expected = sum(ends) / 2
-    assert w == pytest.approx(expected, abs=1e-14)
-    assert float(callback.algorithm.objective.momentum) == pytest.approx(s, abs=1e-14)
-
-
-def test_mimelite_without_momentum_is_fedavg() -> None:
-    clients = quadratic_clients([1.0, 2.0], [1.0, -1.0])
-    lite = float(fit_quadratic(fl.MimeLite(1.0, momentum=0.0), Quadratic(0.1), clients, rounds=3))
-    assert lite == pytest.approx(float(fit_quadratic(fedavg(), Quadratic(0.1), clients, rounds=3)), abs=1e-15)
-
-
-def test_mime_names_what_it_cannot_have() -> None:
-    clients = clients_that_reach([[4.0, 1.0], [-4.0, 1.0]], [1, 1])
-    with pytest.raises(ValueError, match="all parameters to travel"):
-        callback = fl.Mime(1.0, exchange=parts.PersonalParameters("*"))
-        fit_quadratic(callback, Quadratic(1.0, start=[0.0, 0.0]), clients, rounds=1)
-    with pytest.raises(ValueError, match="algorithm's objective"):
-        fl.Federated(1.0, schedule=parts.GradientFirst(objective=parts.SharedMomentum()))

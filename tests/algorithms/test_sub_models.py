@@ -166,13 +166,6 @@ def test_what_a_narrow_model_holds_must_be_known(layers: list[nn.Module], match:
 @pytest.mark.parametrize(
     ("algorithm", "match"),
     [
-        (lambda: fl.FedAvg(exchange=parts.SubModels([0.5])), "`objective`.*HeldGradients"),
-        (lambda: fl.HeteroFL([0.5], aggregation=parts.Median()), "`aggregation`"),
-        (lambda: fl.HeteroFL([0.5], exchange=parts.LowRank(2)), "whole models"),
-        (lambda: fl.HeteroFL([0.5], drawn=True, exchange=parts.TopK(0.5)), "owes values.*error_feedback"),
-        (lambda: fl.HeteroFL([0.5], exchange=parts.TopK(0.5, link="down")), "whole models"),
-        (lambda: fl.HeteroFL([0.5], drawn=True, optimizer_state="kept"), "optimizer_state"),
-        (lambda: fl.HeteroFL([0.5], exchange=parts.SecureAggregation(0.1, bits=8, precision=4)), "WeightedMean"),
         (lambda: fit_clients(fl.HeteroFL([1.0, 0.5, 0.5]), images(1.0), make_clients(False)), "clients, 2, got 3"),
         (
             lambda: fit_clients(fl.HeteroFL([0.5], hidden={"b": 1}), images(1.0), make_clients(False)),

@@ -52,7 +52,7 @@ class NetWithTables(Net):
 
 
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])
-@pytest.mark.parametrize("name", one_in(40))
+@pytest.mark.parametrize("name", one_in(80))
 def test_tables_stay_as_they_are_and_leave_nobody_out(
     name: str, executor: Any, tmp_path: Any, monkeypatch: Any
 ) -> None:

@@ -83,11 +83,6 @@ def test_a_model_is_compressed_in_place_of_its_update() -> None:
     # The model is 4, 1.5, -3, 4.5; its two largest values are sent, and the others are 0.
     assert result.parameters.tolist() == [4.0, 0.0, 0.0, 4.5]
     assert result.payload.bits == 2 * (64 + 2)
-    for wrong, got in (({"link": "down"}, "'down'`.*None"), ({"error_feedback": True}, "'up'`.*True")):
-        with pytest.raises(ValueError, match=f'`of="model"` is for the way up.*{got}'):
-            TopK(0.5, of="model", **wrong)
-    with pytest.raises(ValueError, match="cannot have both"):
-        FedAvg(exchange=[TopK(0.5, of="model"), QSGD(4)])
 
 
 def test_low_rank_products_are_of_all_tensors_that_travel() -> None:

@@ -63,41 +63,11 @@ def test_what_stays_on_the_client_changes_nothing_of_fedavg_s_privacy(make: Any,
         lambda **k: fl.MOON(**k),
         lambda **k: fl.FedLC(**k),
         lambda **k: fl.FedSAM(**k),
+        lambda aggregation, **k: fl.FedLoRA("ffa", weighting="uniform", **k),
     ],
 )
 def test_methods_that_send_updates_alone(make: Any, exchange: Callable[[], Any]) -> None:
     assert make(exchange=exchange(), **UNIFORM).algorithm.chain.members[-1]
-
-
-def test_b_alone_may_be_private() -> None:
-    assert fl.FedLoRA("ffa", weighting="uniform", exchange=private()).algorithm
-    with pytest.raises(ValueError, match="AdapterMean"):
-        fl.FedLoRA("svd", weighting="uniform", exchange=private())
-
-
-@pytest.mark.parametrize("exchange", [private, secure, local])
-@pytest.mark.parametrize(
-    ("make", "part"),
-    [
-        (lambda **k: fl.FedAvg(sampler=parts.PowerOfChoice(2, 3), **k), "PowerOfChoice"),
-        (lambda **k: fl.FedAvg(sampler=parts.ActiveSampler(2), **k), "ActiveSampler"),
-        (lambda **k: fl.FedAvg(sampler=fl.ImportanceSampler(2), **k), "ImportanceSampler"),
-        (lambda **k: fl.Federated(objective=parts.MeasuredLoss(), **k), "MeasuredLoss"),
-        (lambda **k: fl.FedProto(**k), "Prototypes"),
-        (lambda **k: fl.Scaffold(**k), "ControlVariates"),
-        (lambda **k: fl.FedDyn(0.1, **k), "DynamicRegularizer"),
-    ],
-)
-def test_what_else_clients_send_is_refused(make: Any, part: str, exchange: Callable[[], Any]) -> None:
-    # DifferentialPrivacy first asks how clients are drawn
-    with pytest.raises(ValueError, match=rf"the clients that {part}|with {part}.* numbers of single clients"):
-        make(exchange=exchange(), **UNIFORM)
-
-
-@pytest.mark.parametrize("exchange", [secure, local])
-def test_a_choice_is_refused(exchange: Callable[[], Any]) -> None:
-    with pytest.raises(ValueError, match=r"Clusters"):
-        fl.IFCA(2, exchange=exchange(), weighting="uniform")
 
 
 class Looking(parts.LocalObjective):

@@ -67,14 +67,6 @@ def test_personal_layers_stay_with_their_clients(pattern: Any) -> None:
     assert communication.values["fed/bytes_up"] == communication.values["fed/bytes_down"] == 2 * 2 * 8
 
 
-@pytest.mark.parametrize(("pattern", "message"), [("tail", r"'tail'"), (["body", "head"], r"\['body', 'head'\]")])
-def test_patterns_that_cannot_work_are_refused_before_training(pattern: str | list[str], message: str) -> None:
-    module = BodyAndHead()
-    with pytest.raises(ValueError, match=message):
-        fit_clients(FedAvg(1.0, exchange=PersonalParameters(pattern)), module, FOUR_AND_EIGHT)
-    assert float(module.body.weight) == 0.0
-
-
 @pytest.mark.parametrize("others", [[], [LowRank(1)], [TopK(0.5)]], ids=["alone", "low rank", "top k"])
 def test_with_all_parameters_personal_each_client_trains_alone(others: list[Exchange]) -> None:
     # Body and head of client 0 (target 4, lr 1/4) move by (4 - 0) / 4 = 1 and by (4 - 2) / 4 = 1/2, those of client 1

@@ -107,30 +107,6 @@ def test_clients_are_scored_at_the_model_of_their_group() -> None:
     assert callback.algorithm.traffic.models_down == 4  # each is scored in both rounds, and has the model then
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"aggregation": parts.CurrentMean()},
-        {"aggregation": parts.StaleMean()},
-        {"aggregation": parts.RememberedUpdates()},
-        {"aggregation": parts.NormalizedMean()},
-        {"exchange": parts.ALittleIsEnough([0], z=1.0)},
-        {"aggregation": parts.WeightedMean("uniform"), "exchange": parts.SecureAggregation(0.1)},
-        {"local": parts.ControlVariates()},
-    ],
-)
-def test_parts_that_need_each_client_s_own_result_raise_an_error(options: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="Hierarchical"):
-        fl.HierFAVG(2, 2, **options)
-
-
-@pytest.mark.parametrize("groups", [4, [[0], [2]], [[0, 1], [1, 2]], [[0, 1, 2], []]])
-def test_each_client_must_be_in_one_group(groups: Any) -> None:
-    clients = clients_that_reach([[4.0], [0.0], [7.0]], [1, 1, 5])
-    with pytest.raises(ValueError, match=r"`groups` must be at most 3, .*got 4|`groups` .* from 0 to 2 once.*got \[\["):
-        fit_quadratic(fl.HierFAVG(groups, 2, 1), Quadratic(1.0, start=[0.0]), clients, rounds=1)
-
-
 def test_a_cycle_goes_on_with_the_same_groups(tmp_path: Any) -> None:
     clients = clients_that_reach([[4.0], [0.0], [7.0]], [1, 1, 5])
 

@@ -58,11 +58,6 @@ def test_cohort_size_rounds_down() -> None:
     assert UniformSampler(0.4, "ceil").cohort_size(6) == 3
 
 
-def test_more_clients_per_round_than_clients() -> None:
-    with pytest.raises(ValueError, match="clients_per_round"):
-        UniformSampler(8).cohort_size(7)
-
-
 def test_redistribution_refuses_what_does_not_suit_the_cycle_of_a_checkpoint() -> None:
     schedule = Redistribution(3)
     schedule.begin_fit(Federation(np.array([4, 4]), torch.zeros(2), Layout.of_parameters(2)))

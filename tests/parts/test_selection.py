@@ -72,11 +72,6 @@ def test_losses_are_those_of_the_servers_model() -> None:
     assert Counter(module.seen)[0.0] == 2
 
 
-def test_too_few_candidates() -> None:
-    with pytest.raises(ValueError, match="num_candidates"):
-        begun(parts.PowerOfChoice(0.5, 2), [1] * 6)
-
-
 # ---- AFL ----
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import fl_lightning as fl
 from fl_lightning.diagnostics import VirtualTime
-from fl_lightning.parts import Oort, Participation, PersonalParameters, SharedLink, TierSampler, VirtualClock
+from fl_lightning.parts import Participation, PersonalParameters, SharedLink, VirtualClock
 from fl_lightning.testing.processes import on_two_processes
 
 # A model is four float64 values: 256 bits.
@@ -130,28 +130,3 @@ def test_stacked_clients_and_two_processes_have_the_same_times(tmp_path: Path) -
     stacked, _ = four_rounds(executor="vectorized")
     assert stacked == expected
     assert on_two_processes(lambda: four_rounds(devices=2, strategy="ddp")[0], tmp_path) == (expected, expected)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda clock: fl.FedAsync(2, clock=clock),
-        lambda clock: fl.FedBuff(2, 2, clock=clock),
-        lambda clock: fl.FedAvg(sampler=Oort(2, clock)),
-        lambda clock: fl.FedAvg(sampler=TierSampler(2, clock, num_tiers=1)),
-    ],
-)
-def test_who_needs_times_that_depend_on_nobody_else_raises_an_error(make: Any) -> None:
-    callback = make(VirtualClock(shared_links=[SharedLink(9)]))
-    with pytest.raises(
-        ValueError, match=r"`shared_links` needs clients that begin a round together.*SharedLink\(capacity=9\)"
-    ):
-        fit_clients(callback, Quadratic(0.1, START), clients(2))
-
-
-def test_clients_of_a_link_exist_and_are_there_once() -> None:
-    with pytest.raises(ValueError, match="`clients` of a SharedLink must be training clients, 0 to 1, got 2"):
-        times(VirtualClock(shared_links=[SharedLink(9, clients=[0, 2])]))
-    for wrong in ([], [1, 1]):
-        with pytest.raises(ValueError, match="`clients` of SharedLink must be clients, each once"):
-            SharedLink(9, clients=wrong)

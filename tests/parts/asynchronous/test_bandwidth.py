@@ -49,10 +49,3 @@ def test_compression_personal_parameters_and_further_vectors_count() -> None:
     assert time_after(compressed, VirtualTime(clock)) == pytest.approx(1 + 4 + 66 / 64)
     assert time_after(fl.FedAvg(1.0, exchange=PersonalParameters("*")), VirtualTime(clock)) == 1.0
     assert time_after(fl.Scaffold(1.0), VirtualTime(clock)) == 1 + 2 * (4 + 4)
-
-
-def test_an_upload_s_bandwidth_is_not_given_alone() -> None:
-    with pytest.raises(ValueError, match="upload_bandwidth"):
-        VirtualClock(1, upload_bandwidth=3)
-    with pytest.raises(ValueError, match="`bandwidth` must be one number, or one for each of the 2 clients"):
-        time_after(fl.FedAsync(2, clock=VirtualClock(1, bandwidth=[1, 2, 3])))
