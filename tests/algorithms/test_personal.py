@@ -74,24 +74,6 @@ def test_fine_tuning_is_one_more_local_training_that_the_server_does_not_see() -
     assert [own(tuned, k) for k in (0, 1)] == pytest.approx(expected, abs=1e-14)
 
 
-def test_fedala_learns_how_much_of_the_server_s_model_to_take() -> None:
-    """One step of a_k along (w - v) f'(mix), clipped, then the usual training from the mix."""
-    lr, v, w, shares = 0.1, [0.4, 0.4], 0.4, [1.0, 1.0]
-    for _ in range(3):
-        for k, (a, c) in enumerate(zip(A, C, strict=True)):
-            mix = v[k] + (w - v[k]) * shares[k]
-            shares[k] = min(1.0, max(0.0, shares[k] - 2.0 * (w - v[k]) * a * (mix - c)))
-            start = v[k] + (w - v[k]) * shares[k]
-            v[k] = start - lr * a * (start - c)
-        w = sum(v) / 2
-    callback = fl.FedALA("*", 1.0, share_lr=2.0)
-    end = float(fit_quadratic(callback, Quadratic(lr, start=0.4), quadratic_clients(A, C), rounds=3))
-    assert end == pytest.approx(w, abs=1e-14)
-    assert [own(callback, k) for k in (0, 1)] == pytest.approx(v, abs=1e-14)
-    assert [float(callback.algorithm.schedule.shares[k]) for k in (0, 1)] == pytest.approx(shares, abs=1e-14)
-    assert min(shares) < 1
-
-
 class TwoLayers(L.LightningModule):
     """y = head . (body x), by SGD with weight decay: a parameter that is stepped at all moves."""
 

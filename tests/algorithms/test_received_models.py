@@ -55,7 +55,7 @@ def own(callback: fl.AggregationCallback, client: int) -> Tensor:
 
 @pytest.mark.parametrize("exchange", [None, Halved()])
 def test_a_proximal_term_pulls_to_the_received_model_where_training_starts_from_a_mix(exchange: Any) -> None:
-    mu, lr, share_lr = 0.5, 0.1, 0.05
+    mu, lr, share_lr = 0.5, 0.1, 2.0
     callback = fl.Federated(
         1.0, schedule=AdaptiveStart(lr=share_lr), objective=Proximal(mu), exchange=exchange and [exchange]
     )

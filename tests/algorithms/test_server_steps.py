@@ -77,13 +77,6 @@ def test_mifa_counts_a_client_that_stays_away_with_its_last_gradient_at_the_pres
     assert w == pytest.approx(expected, abs=1e-14)
 
 
-@pytest.mark.parametrize("callback", [fl.MIFA(1.0), fl.MimeLite(1.0, momentum=0.0)])
-def test_with_all_clients_and_without_momentum_they_are_the_mean_of_fedavg(callback: fl.AggregationCallback) -> None:
-    callbacks, clients = (callback, fl.FedAvg(1.0, weighting="uniform")), quadratic_clients([1.0, 2.0], [1.0, -1.0])
-    ends = [fit_quadratic(each, Quadratic(0.1), clients, rounds=3) for each in callbacks]
-    assert float(ends[0]) == pytest.approx(float(ends[1]), abs=1e-14)
-
-
 class Inner(Module):
     """A linear model, trained by AdamW."""
 
