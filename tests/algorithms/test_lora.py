@@ -14,19 +14,16 @@ from helpers.toys import fit_clients, quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fl_lightning import FedAvg, Federated, FedLoRA, TensorDataModule, VirtualClock
+from fl_lightning import FedAvg, FedLoRA, TensorDataModule, VirtualClock
 from fl_lightning.diagnostics import VirtualTime
 from fl_lightning.models import add_lora
 from fl_lightning.parts import (
     AdapterMean,
-    AdapterStack,
     BernoulliSampler,
     ClientResult,
     Federation,
-    FineTuning,
     Layout,
     PersonalParameters,
-    StackMessages,
     Task,
 )
 
@@ -50,6 +47,11 @@ class Linear(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.05)
 
 
+_MAKE: dict[str, Any] = {"generator": torch.Generator().manual_seed(1), "dtype": torch.float64}
+#: Two clients of 4 and 8 samples, which count 1/3 and 2/3.
+CLIENTS = [(torch.randn(n, 4, **_MAKE), torch.randn(n, 3, **_MAKE)) for n in (4, 8)]
+
+
 class Kept(L.Callback):
     """Keeps the clients' results."""
 
@@ -61,10 +63,8 @@ class Kept(L.Callback):
 
 
 def train(callback: Any, module: Linear, rounds: int, *more: Any) -> None:
-    """Train on two clients of 4 and 8 samples."""
-    make: dict[str, Any] = {"generator": torch.Generator().manual_seed(1), "dtype": torch.float64}
-    clients = [(torch.randn(n, 4, **make), torch.randn(n, 3, **make)) for n in (4, 8)]
-    fit_clients(callback, module, clients, rounds, *more, batch_size=2)
+    """Train on batches of two samples."""
+    fit_clients(callback, module, CLIENTS, rounds, *more, batch_size=2)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -134,11 +134,9 @@ def test_clients_of_unequal_ranks_train_adapters_that_are_smaller(mode: Any, pad
     module = Linear(rank=2, seed=3)
     layer = module.net[0]
     base, a, b = (tensor.detach().clone() for tensor in (layer.layer.weight, layer.lora_A, layer.lora_B))
-    make: dict[str, Any] = {"generator": torch.Generator().manual_seed(1), "dtype": torch.float64}
-    clients = [(torch.randn(n, 4, **make), torch.randn(n, 3, **make)) for n in (4, 8)]
     for _ in range(3):
         models = []
-        for rank, (x, y) in zip((2, 1), clients, strict=True):
+        for rank, (x, y) in zip((2, 1), CLIENTS, strict=True):
             own_a, own_b = a[:rank].clone(), b[:, :rank].clone()
             factors = [own_b] if mode == "ffa" else [own_a, own_b]
             for factor in factors:
@@ -161,7 +159,7 @@ def test_clients_of_unequal_ranks_train_adapters_that_are_smaller(mode: Any, pad
                 a = torch.stack([a_1[0] / 3 + a_2[0] * 2 / 3, a_1[1] * alone])
             b = torch.stack([b_1[:, 0] / 3 + b_2[:, 0] * 2 / 3, b_1[:, 1] * alone], dim=1)
     algorithm = FedLoRA(mode, 1.0, ranks=[2, 1], padding=padding, local_epochs=2)
-    fit_clients(algorithm, module, clients, 3)
+    fit_clients(algorithm, module, CLIENTS, 3)
     assert torch.allclose(layer.lora_B @ layer.lora_A, b @ a, rtol=1e-12, atol=1e-14)
     values = 3 * 2 + 3 * 1 if mode == "ffa" else (3 + 4) * (2 + 1)
     traffic = algorithm.algorithm.traffic
@@ -183,14 +181,12 @@ def test_stacks_go_into_the_frozen_weights(base_travels: bool, monkeypatch: pyte
     layer = module.net[0]
     layer.scale = 0.5
     weight, first = layer.layer.weight.detach().clone(), layer.lora_A.detach().clone()
-    make: dict[str, Any] = {"generator": torch.Generator().manual_seed(1), "dtype": torch.float64}
-    clients = [(torch.randn(n, 4, **make), torch.randn(n, 3, **make)) for n in (4, 8)]
     algorithm, kept = FedLoRA("stack", 1.0, ranks=[2, 1]), Kept()
-    fit_clients(algorithm, module, clients, 3, kept)
+    fit_clients(algorithm, module, CLIENTS, 3, kept)
     starts = []
     for number in range(3):
         products = []
-        for client, (x, y) in enumerate(clients):
+        for client, (x, y) in enumerate(CLIENTS):
             [result] = [each for each in kept.results if (each.task.round, each.client) == (number, client)]
             a, b = result.received[:8].view(2, 4), result.received[8:14].view(3, 2)
             assert not b.any()
@@ -234,22 +230,39 @@ def test_a_head_that_clients_keep_stays_theirs_where_stacks_are_folded() -> None
     assert (heads[0] - heads[1]).abs().min() > 1e-3
 
 
-def test_what_stacks_cannot_be_combined_with() -> None:
-    tied = Linear(rank=None)
-    tied.net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)).double()
-    tied.net[1].weight = tied.net[0].weight
-    with pytest.raises(ValueError, match="got Linear without any"):
-        train(FedLoRA("average"), Linear(rank=None), 1)
-    with pytest.raises(ValueError, match=r"must not share them, but net\.0\..*weight and net\.1\..*weight are one"):
-        train(FedLoRA("stack", 1.0), add_lora(tied), 1)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"changes the frozen 'net\.0\.layer\.weight'"):
-        train(FedLoRA("stack", 1.0, exchange=PersonalParameters("net.0.layer")), Linear(rank=2), 1)
+def tied() -> L.LightningModule:
+    module = Linear(rank=None)
+    module.net = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)).double()
+    module.net[1].weight = module.net[0].weight
+    return add_lora(module)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("callback", "module", "match"),
+    [
+        (FedLoRA(), Linear(rank=None), "`lora_A`.* got Linear without any"),
+        (FedLoRA("average", 1.0, ranks=[3]), Linear(rank=2), "`ranks` must be at most 2"),
+        (
+            FedLoRA("svd", 1.0, exchange=PersonalParameters("*lora_B")),
+            Linear(rank=2),
+            r"both factors, but of net\.0\.lora_A and net\.0\.lora_B only net\.0\.lora_A travels",
+        ),
+        (FedLoRA("stack", 1.0), tied(), r"not share them, but net\.0\..*weight and net\.1\..*weight are one"),
+        (
+            FedLoRA("stack", 1.0, exchange=PersonalParameters("net.0.layer")),
+            Linear(rank=2),
+            r"changes the frozen 'net\.0\.layer\.weight'",
+        ),
+    ],
+)
+def test_adapters_that_the_module_lacks_or_the_parts_cannot_have(callback: Any, module: Any, match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        train(callback, module, 1)
+
+
+def test_stacks_have_no_time() -> None:
     with pytest.raises(ValueError, match=r"bandwidth.*StackMessages"):
-        clients = [(torch.ones(2, 4).double(), torch.ones(2, 3).double())]
-        fit_clients(FedLoRA("stack", 1.0), Linear(rank=2), clients, 1, VirtualTime(VirtualClock(1, bandwidth=1.0)))
-    with pytest.raises(ValueError, match="Synchronous"):
-        messages = StackMessages()
-        Federated(1.0, exchange=messages, aggregation=AdapterStack(messages), schedule=FineTuning(every=2))
+        train(FedLoRA("stack", 1.0), Linear(rank=2), 1, VirtualTime(VirtualClock(1, bandwidth=1.0)))
 
 
 def test_a_client_has_an_adapter_of_its_own_beside_the_shared_one() -> None:
@@ -259,13 +272,11 @@ def test_a_client_has_an_adapter_of_its_own_beside_the_shared_one() -> None:
     base = own.layer.weight.detach().clone()
     kept = [[tensor.detach().clone() for tensor in (own.lora_A, own.lora_B)] for _ in range(2)]
     server = [tensor.detach().clone() for tensor in (shared.lora_A, shared.lora_B)]
-    make: dict[str, Any] = {"generator": torch.Generator().manual_seed(1), "dtype": torch.float64}
-    clients = [(torch.randn(n, 4, **make), torch.randn(n, 3, **make)) for n in (4, 8)]
     algorithm = FedLoRA("average", 1.0, exchange=PersonalParameters("*.layer.lora_*"))
-    fit_clients(algorithm, module, clients, 3)
+    fit_clients(algorithm, module, CLIENTS, 3)
     for _ in range(3):
         ends = []
-        for client, (x, y) in enumerate(clients):
+        for client, (x, y) in enumerate(CLIENTS):
             factors = [tensor.clone().requires_grad_() for tensor in (*server, *kept[client])]
             weight = base + factors[1] @ factors[0] + factors[3] @ factors[2]
             gradients = torch.autograd.grad((x @ weight.T - y).square().sum() / len(x), factors)
@@ -281,13 +292,6 @@ def test_a_client_has_an_adapter_of_its_own_beside_the_shared_one() -> None:
             assert torch.allclose(values[f"net.0.layer.{name}"], expected, rtol=1e-12)
     # 2 (4 + 3) values of the shared adapter
     assert algorithm.algorithm.traffic.values_up == 2 * 3 * 14
-
-
-def test_ranks_of_clients_are_those_of_the_module_or_less() -> None:
-    with pytest.raises(ValueError, match="`ranks` must be at most 2"):
-        train(FedLoRA("average", 1.0, ranks=[3]), Linear(rank=2), 1)
-    with pytest.raises(ValueError, match=r'`padding` .*`mode="svd"`'):
-        FedLoRA("svd", ranks=[2], padding="counts")
 
 
 def test_names_of_peft() -> None:
@@ -325,8 +329,6 @@ def test_where_adapters_are_put() -> None:
     assert torch.allclose(layer(x), expected.expand(5, 4), atol=1e-6)
     with pytest.raises(ValueError, match="targets"):
         add_lora(net, "tail")
-    with pytest.raises(ValueError, match="lora_A"):
-        train(FedLoRA(), Linear(rank=None), 1)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -358,10 +360,6 @@ def test_a_test_beside_ffa_freezes_nothing() -> None:
 
 
 def test_the_mean_of_products_needs_both_factors() -> None:
-    with pytest.raises(
-        ValueError, match=r"both factors, but of net\.0\.lora_A and net\.0\.lora_B only net\.0\.lora_A travels"
-    ):
-        train(FedLoRA("svd", 1.0, exchange=PersonalParameters("*lora_B")), Linear(rank=2), 1)
     # the server knows no product, so that there is no error of one; it has the mean of A
     callback, kept, module = FedLoRA("average", 1.0, exchange=PersonalParameters("*lora_B")), Kept(), Linear(rank=2)
     train(callback, module, 1, kept)

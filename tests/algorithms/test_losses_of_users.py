@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import lightning as L
@@ -15,15 +16,31 @@ from torch.utils.data import Dataset
 
 import fl_lightning as fl
 
-WEIGHTS = torch.tensor([0.2, 1.0, 5.0]).double()
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def focal(logits: Tensor, y: Tensor) -> Tensor:
+    each = F.cross_entropy(logits, y, reduction="none")
+    return ((1 - torch.exp(-each)) ** 2 * each).mean()
+
+
+LOSSES: dict[str, Loss] = {
+    "plain": F.cross_entropy,
+    "class weights": partial(F.cross_entropy, weight=torch.tensor([0.2, 1.0, 5.0]).double()),
+    "focal": focal,
+    "sum": lambda logits, y: 0.1 * F.cross_entropy(logits, y, reduction="sum"),
+    "temperature": lambda logits, y: F.cross_entropy(logits / 0.5, y),
+    "smoothed": partial(F.cross_entropy, label_smoothing=0.1),
+}
 
 
 class Net(L.LightningModule):
     """A body and an output layer, which the step calls one after the other, in float64."""
 
-    def __init__(self) -> None:
+    def __init__(self, loss: Loss = F.cross_entropy) -> None:
         super().__init__()
         torch.manual_seed(2)
+        self.loss = loss
         self.body, self.head = nn.Linear(3, 4), nn.Linear(4, 3)
         self.double()
 
@@ -33,40 +50,11 @@ class Net(L.LightningModule):
     def features(self, x: Tensor) -> Tensor:
         return torch.tanh(self.body(self.seen(x)))
 
-    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(logits, y)
-
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return self.loss(self.head(self.features(batch[0])), batch[1])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-class ClassWeights(Net):
-    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(logits, y, weight=WEIGHTS)
-
-
-class Focal(Net):
-    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        each = F.cross_entropy(logits, y, reduction="none")
-        return ((1 - torch.exp(-each)) ** 2 * each).mean()
-
-
-class Sum(Net):
-    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        return 0.1 * F.cross_entropy(logits, y, reduction="sum")
-
-
-class Temperature(Net):
-    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(logits / 0.5, y)
-
-
-class Smoothed(Net):
-    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(logits, y, label_smoothing=0.1)
 
 
 class Scaled(Net):
@@ -101,7 +89,8 @@ def masked(net: Net, x: Tensor) -> Tensor:
     return x * (x > 0) if isinstance(net, Masked) else x
 
 
-KINDS = [Net, ClassWeights, Focal, Sum, Temperature, Smoothed, Scaled, Penalised, Masked]
+KINDS = {name: partial(Net, loss) for name, loss in LOSSES.items()}
+KINDS |= {"scaled": Scaled, "penalised": Penalised, "masked": Masked}
 
 
 def client(n: int = 30) -> tuple[Tensor, Tensor]:
@@ -134,8 +123,8 @@ def step_with(net: Net, x: Tensor, y: Tensor, shift: Tensor) -> Tensor:
     return net.loss(net.head(z) + shift, y) + penalty
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_fedlc_shifts_the_logits_of_any_loss(kind: type[Net]) -> None:
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_fedlc_shifts_the_logits_of_any_loss(kind: Callable[[], Net]) -> None:
     (x, y), net, hand = client(), kind(), kind()
     fit(fl.FedLC(0.7, 1.0), net, x, y)
     shift = -0.7 * torch.tensor([15, 10, 5]).double() ** -0.25
@@ -143,8 +132,8 @@ def test_fedlc_shifts_the_logits_of_any_loss(kind: type[Net]) -> None:
     assert_same(net, hand)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_both_heads_of_fedrod_learn_by_the_user_s_loss(kind: type[Net]) -> None:
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+def test_both_heads_of_fedrod_learn_by_the_user_s_loss(kind: Callable[[], Net]) -> None:
     (x, y), net, hand = client(), kind(), kind()
     callback = fl.FedRoD("head", 1.0, head_lr=0.3)
     fit(callback, net, x, y)
@@ -398,62 +387,35 @@ def test_a_look_without_gradients_sees_the_logits_as_they_are() -> None:
     assert logged["shifted"] == pytest.approx(float(step_with(Net(), x, y, shift)), rel=1e-6)
 
 
+def test_targets_without_a_class_are_refused_before_training() -> None:
+    x, y = client()
+    targets = {
+        r"int64 and shape \(30,\) from -100 to 1": torch.where(y == 2, -100, y),
+        r"float64 and shape \((30, 3|90,)\) from 0 to 1": F.one_hot(y, 3).double(),
+        rf"float64 and shape \(30,\) from {x[:, 0].min():g} to {x[:, 0].max():g}": x[:, 0],
+    }
+    methods = {"FedLC": fl.FedLC, "FedNTD": fl.FedNTD, "FedProto": fl.FedProto, "Fed-RoD": partial(fl.FedRoD, "head")}
+    for got, target in targets.items():
+        for method, make in methods.items():
+            net = Net(lambda logits, y: logits.square().mean())
+            with pytest.raises(ValueError, match=rf"{method} needs one class for each row of logits: .* torch.{got}\."):
+                fit(make(1.0), net, x, target)
+            assert_same(net, Net())
+
+
+BINARY = F.binary_cross_entropy_with_logits
+
+
 @pytest.mark.parametrize(
-    ("make", "method"),
+    ("loss", "change", "match"),
     [
-        (lambda: fl.FedLC(1.0, 1.0), "FedLC"),
-        (lambda: fl.FedNTD(1.0, 1.0), "FedNTD"),
-        (lambda: fl.FedProto(1.0, 1.0), "FedProto"),
-        (lambda: fl.FedRoD("head", 1.0), "Fed-RoD"),
+        (LOSSES["smoothed"], lambda y: y.clamp(max=1), "lacks some classes.* of Net .* is inf"),
+        (lambda logits, y: F.cross_entropy(logits, y.clamp(max=2)), lambda y: y + 2, "class 4,.* Net has 3 outputs"),
+        (lambda logits, y: BINARY(logits, y.double()), lambda y: F.one_hot(y, 3), "got 30 rows and 90 targets"),
     ],
 )
-@pytest.mark.parametrize("kind", ["tokens", "labels", "numbers"])
-def test_targets_without_a_class_are_refused_before_training(make: Any, method: str, kind: str) -> None:
-    x, y = client()
-    target = {
-        "tokens": torch.where(y == 2, -100, y),
-        "labels": F.one_hot(y, 3).double(),
-        "numbers": x[:, 0],
-    }[kind]
-
-    class Squares(Net):
-        def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-            return logits.square().mean()
-
-    net = Squares()
-    got = {
-        "tokens": r"torch.int64 and shape \(30,\) from -100 to 1\.",
-        "labels": r"torch.float64 and shape \((30, 3|90,)\) from 0 to 1\.",
-        "numbers": rf"torch.float64 and shape \(30,\) from {x[:, 0].min():g} to {x[:, 0].max():g}\.",
-    }[kind]
-    with pytest.raises(ValueError, match=f"{method} needs one class for each row of logits: .* {got}"):
-        fit(make(), net, x, target)
-    assert_same(net, Squares())
-
-
-def test_a_loss_that_counts_classes_that_a_client_lacks_is_refused() -> None:
-    x, y = client()
-    net = Smoothed()
-    with pytest.raises(ValueError, match=r"lacks some classes.* of Smoothed .* is inf"):
-        fit(fl.FedLC(1.0, 1.0), net, x, y.clamp(max=1))
-    assert_same(net, Smoothed())
-
-
-def test_more_classes_than_outputs_are_refused() -> None:
-    class Clamped(Net):
-        def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-            return F.cross_entropy(logits, y.clamp(max=2))
-
-    x, y = client()
-    with pytest.raises(ValueError, match=r"class 4,.* of Clamped has 3 outputs"):
-        fit(fl.FedLC(1.0, 1.0), Clamped(), x, y + 2)
-
-
-def test_several_whole_labels_a_sample_are_no_classes() -> None:
-    class Several(Net):
-        def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-            return F.binary_cross_entropy_with_logits(logits, y.double())
-
-    x, y = client()
-    with pytest.raises(ValueError, match="one class, got 30 rows and 90 targets"):
-        fit(fl.FedLC(1.0, 1.0), Several(), x, F.one_hot(y, 3))
+def test_classes_that_a_client_or_the_model_lacks_are_refused(loss: Loss, change: Any, match: str) -> None:
+    (x, y), net = client(), Net(loss)
+    with pytest.raises(ValueError, match=match):
+        fit(fl.FedLC(1.0, 1.0), net, x, change(y))
+    assert_same(net, Net())

@@ -34,10 +34,10 @@ def test_personal_parameters_reach_the_clients_own_optimum(make: Any, vectors: i
     callback = make(exchange=personal, local_epochs=5, seed=1)
     optima = (10.0, -4.0, 3.0)
     module = TwoParts()
-    fit_clients(callback, module, quadratic_clients([1.0, 2.0, 6.0], list(optima)), 30)
+    fit_clients(callback, module, quadratic_clients([1.0, 2.0, 6.0], list(optima)), 15)
     assert [float(personal.of_client(k)["head.weight"]) for k in range(3)] == pytest.approx(optima, abs=1e-3)
     assert float(module.body.weight) == pytest.approx(3.0, abs=1e-3)  # the mean of 1, 2 and 6
-    assert callback.algorithm.traffic.values_up == 30 * 3 * vectors  # of two parameters one travels
+    assert callback.algorithm.traffic.values_up == 15 * 3 * vectors  # of two parameters one travels
 
 
 @pytest.mark.parametrize(

@@ -63,14 +63,6 @@ def test_regional_models_are_means_of_their_clients_and_the_server_s_the_mean_of
     }
 
 
-def test_groups_of_one_client_are_local_training_between_two_means() -> None:
-    # a client is at c + (1 - lr)^3 (w - c) after three inner rounds
-    clients = quadratic_clients([1.0] * 4, OPTIMA, SIZES)
-    w = float(fit_quadratic(fl.HierFAVG(4, 3), Quadratic(LR, start=1.0), clients, rounds=3))
-    ends = [c + (1 - LR) ** 3 * (1.0 - c) for c in OPTIMA]
-    assert w == pytest.approx(mean(ends, [float(n) for n in SIZES]), abs=1e-14)
-
-
 def test_the_server_s_optimizer_moves_it_from_the_mean_of_the_last_cycle() -> None:
     clients = clients_that_reach([[4.0], [0.0]], [1, 1])
     callback = fl.HierFAVG(2, 2, server=parts.Mixing(0.5))

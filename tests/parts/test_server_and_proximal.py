@@ -11,7 +11,7 @@ import torch
 from helpers.rounds import begin_round
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 
-from fl_lightning import FedAdagrad, FedAdam, FedAvg, FedProx, FedYogi, RADFed, parts
+from fl_lightning import FedProx, RADFed, parts
 from fl_lightning.parts.run import Run
 
 UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}
@@ -50,21 +50,6 @@ def test_o3_exact_proximal_minimisation(mu: float, locals_: tuple[float, float])
 def test_o6_adaptive_servers(rule: Any, beta1: float, v0: float, deltas: list[float], expected: list[float]) -> None:
     server = parts.Adaptive(rule, lr=0.1, beta1=beta1, beta2=0.99, tau=0.01, v0=v0)
     assert walk(server, deltas) == pytest.approx(expected, abs=5e-11)
-
-
-@pytest.mark.parametrize(
-    ("callback", "expected"),
-    [
-        (FedAdagrad(clients_per_round=1.0, server_lr=0.1, beta1=0.9, tau=0.01), 0.0099009901),
-        (FedAdam(clients_per_round=1.0, server_lr=0.1, tau=0.01), 0.0909090909),
-        (FedYogi(clients_per_round=1.0, server_lr=0.1, tau=0.01), 0.0909090909),
-    ],
-    ids=["adagrad", "adam", "yogi"],
-)
-def test_o6_through_a_fit(callback: FedAvg, expected: float) -> None:
-    # with a = 1 and learning rate 1 the client reaches 1, so Delta = 1
-    weights = fit_quadratic(callback, Quadratic(1.0), quadratic_clients([1.0], [1.0]), rounds=1)
-    assert float(weights) == pytest.approx(expected, abs=5e-11)
 
 
 def test_o7_momentum() -> None:
