@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers.toys import Quadratic, fit_clients, quadratic_clients
 from helpers.written import assert_as_in
 
@@ -79,6 +80,13 @@ def train(*callbacks: Any, **options: Any) -> None:
         assert module.seen == []
 
 
+def returning(value: Any, method: str, **options: Any) -> None:
+    """Train with a part of which a method returns another value."""
+    [part] = options.values()
+    setattr(part, method, lambda *arguments: value)
+    fit_clients(composed(**options), Quadratic(0.1, 1.0), TWO)
+
+
 #: What sends more than updates.
 SENDING: list[Callable[..., object]] = [
     lambda **k: fl.FedAvg(sampler=parts.PowerOfChoice(2, 3), **k),
@@ -89,6 +97,7 @@ SENDING: list[Callable[..., object]] = [
     lambda **k: fl.Scaffold(**k),
     lambda **k: fl.FedDyn(0.1, **k),
 ]
+LOST, NAN = torch.zeros(2, dtype=torch.float64), torch.full((1,), torch.nan, dtype=torch.float64)
 #: What cannot be made, or cannot train two clients, by what it is about.
 REFUSED: dict[str, list[Callable[[], object]]] = {
     "who trains": [
@@ -180,6 +189,11 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: train(fl.Local(exchange=KEPT)),
         lambda: composed(schedule=parts.PersonalFirst(personal_parameters=KEPT), objective=parts.Frozen("w")),
         lambda: train(fl.FedBN()),
+        lambda: train(fl.FedRep("v")),
+        lambda: train(fl.FedBABU("v")),
+        lambda: train(fl.FedALA("v")),
+        lambda: train(composed(schedule=parts.FineTuning(frozen="v"))),
+        lambda: train(fl.FedRoD("v")),
         lambda: fl.IFCA(2, aggregation=parts.Median()),
         lambda: fl.IFCA(2, exchange=parts.TopK(0.5)),
         lambda: fl.IFCA(2, exchange=parts.TopK(0.5, link="down")),
@@ -246,6 +260,26 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: fl.FedAvg(exchange=[secure(), parts.Clip(1.0)], **UNIFORM),
         lambda: fl.IFCA(2, exchange=secure(), **UNIFORM),
         *(lambda make=make: make(exchange=secure(), **MEAN) for make in SENDING),
+    ],
+    "what parts return": [
+        lambda: returning(None, "download", exchange=parts.Exchange()),
+        lambda: returning(None, "on_aggregate", exchange=parts.Exchange()),
+        lambda: returning(NAN, "on_aggregate", exchange=parts.Exchange()),
+        lambda: returning(LOST, "on_publish", exchange=parts.Exchange()),
+        lambda: returning(NAN, "on_publish", exchange=parts.Exchange()),
+        lambda: returning(LOST, "compress", exchange=parts.TopK(0.5, link="down")),
+        lambda: returning(LOST, "compress", exchange=parts.TopK(0.5)),
+        lambda: returning(LOST, "forge", exchange=parts.SignFlipping([0])),
+        lambda: returning(LOST, "forge", exchange=parts.ALittleIsEnough([0], z=1.0)),
+        lambda: returning(LOST, "rule", aggregation=parts.Median()),
+        lambda: returning(NAN, "merge", aggregation=parts.Median()),
+        lambda: returning(LOST, "finish", aggregation=parts.WeightedMean()),
+        lambda: returning(NAN, "finish", aggregation=parts.WeightedMean()),
+        lambda: returning(LOST, "step", server=parts.Mixing()),
+        lambda: returning(NAN, "step", server=parts.Mixing()),
+        lambda: returning(LOST, "sent", schedule=parts.Synchronous()),
+        lambda: returning(LOST, "start", schedule=parts.Synchronous()),
+        lambda: returning((each for each in ()), "play", schedule=parts.Synchronous()),
     ],
 }
 

@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers.toys import Fixed, Quadratic, fit_quadratic, quadratic_clients
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning import AggregationCallback, FedAsync, FedAvg, QFedAvg, Scaffold
+from fl_lightning.algorithms.resuming import check_optimizers
 from fl_lightning.parts import ImportanceSampler, UniformSampler
 
 # client k's target is k, so that `module.seen` says who trained
@@ -133,6 +135,12 @@ def test_a_copy_of_a_callback_trains_with_the_same_settings() -> None:
     copy = pickle.loads(pickle.dumps(callback))
     assert (repr(copy), copy._executor.clients_at_once, copy.settings.run_seed) == (repr(callback), 3, 5)
     assert FedAsync(history=3, lookahead=2).algorithm.schedule.lookahead == 2
+
+
+def test_each_optimizer_of_a_checkpoint_is_compared() -> None:
+    sgd = torch.optim.SGD([torch.zeros(1)])
+    with pytest.raises(ValueError, match=r"state of SGD, Adam, and .* returns SGD, SGD,"):
+        check_optimizers({"optimizers": [("SGD", {}), ("Adam", {})]}, [sgd, sgd])
 
 
 class OfDicts(Quadratic):

@@ -238,6 +238,8 @@ PLAIN, BY_SAMPLES = (4 + 8 + 100) / 3, (1 * 4 + 3 * 8 + 4 * 100) / 8
             (4 / 2 + 8 / 4 + 100 / 50) / (1 / 2 + 1 / 4 + 1 / 50),
         ),
         (FedAvg(1.0, aggregation=parts.CenteredClipping(10.0)), (4 + 8 + 0.2 * 100) / 2.2),
+        (FedAvg(1.0, evaluate="active"), BY_SAMPLES),
+        (FedAvg(1.0, weighting="uniform", evaluate="all"), PLAIN),
     ],
 )
 def test_buffers_have_the_weights_of_parameters(callback: Any, expected: float) -> None:

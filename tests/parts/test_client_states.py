@@ -46,7 +46,7 @@ def test_a_client_has_the_initial_vector_until_it_hands_in_another(tmp_path: Pat
     store[2] = torch.tensor([5.0, 6.0])
     # the client may come again in the same round of an asynchronous algorithm; the server knows it when the round ends
     assert store[2].tolist() == [5.0, 6.0]
-    assert store.mean.tolist() == [1.0, 2.0]
+    assert (store.mean.tolist(), store.mean.dtype) == ([1.0, 2.0], torch.float64)
     finish(store)
     assert store[2].tolist() == [5.0, 6.0]
     assert store[0].tolist() == [1.0, 2.0]

@@ -117,6 +117,14 @@ def test_states_come_back_whole_though_lists_dicts_and_arrays_were_written_to() 
     assert (part.numbers, part.array.tolist(), type(part.array)) == ([4, 5, 6], [7, 8], np.ndarray)
 
 
+def test_a_new_fit_forgets_the_states_of_the_last_one() -> None:
+    schedule = parts.ClientAverage("all")
+    algorithm = begun(schedule=schedule)
+    schedule.evaluate = "active"
+    parts.Run.begin(algorithm, algorithm.federation)
+    assert schedule.declared() == {"shown": None}
+
+
 def test_a_checkpoint_comes_back_in_the_module_s_type() -> None:
     run = begun().run
     run.server.model = run.server.model + 0.5
