@@ -63,8 +63,9 @@ def lines() -> Iterator[str]:
         hints = get_type_hints(kind)
         defaults = {each.name: each.default for each in fields(kind) if each.init}
         needed = {each: NEEDED.get(each, 0.5) for each, default in defaults.items() if default is MISSING}
-        plain = parts_of(kind(**needed))
-        yield f"{name}: {', '.join(plain)}"
+        callback = kind(**needed)
+        plain = parts_of(callback)
+        yield f"{name}: {callback.algorithm!r}"
         for argument, default in defaults.items():
             if name in SHOWN_WHOLE or argument not in COMMON:
                 value = other(argument, hints[argument], needed.get(argument, default))

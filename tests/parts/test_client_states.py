@@ -48,6 +48,8 @@ def test_a_client_has_the_initial_vector_until_it_hands_in_another(tmp_path: Pat
     assert store[2].tolist() == [5.0, 6.0]
     assert (store.mean.tolist(), store.mean.dtype) == ([1.0, 2.0], torch.float64)
     finish(store)
+    store[0] = torch.tensor([7.0, 7.0])
+    store.put_back()
     assert store[2].tolist() == [5.0, 6.0]
     assert store[0].tolist() == [1.0, 2.0]
     assert store.mean.tolist() == [2.0, 3.0]  # (3 * 1 + 5) / 4, (3 * 2 + 6) / 4

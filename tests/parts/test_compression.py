@@ -168,6 +168,14 @@ def test_levels_reach_up_to_the_largest_magnitude() -> None:
     assert payload.bits == 5 * 3 + 64
 
 
+@pytest.mark.parametrize(("size", "scale"), [(5, 1 + 5 / 3**2), (16, 1 + 4 / 3)])
+def test_levels_whose_error_is_owed_are_sent_smaller_by_their_variance(size: int, scale: float) -> None:
+    # The only value is the norm, the third of three levels. Their variance is at most min(d / 3^2, sqrt(d) / 3).
+    update = torch.tensor([3.0] + [0.0] * (size - 1), dtype=torch.float64)
+    values, _ = sent(attached(QSGD(3, error_feedback=True), size), update)
+    assert values.tolist() == pytest.approx([3.0 / scale] + [0.0] * (size - 1), abs=1e-15)
+
+
 def test_clients_and_rounds_draw_differently_and_a_seed_again_the_same() -> None:
     update = torch.randn(64, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     one, other = attached(RandomK(0.1), 64), attached(RandomK(0.1), 64, seed=1)

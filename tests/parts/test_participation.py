@@ -229,6 +229,14 @@ def test_reduced_models_leave_until_the_cycle_ends() -> None:
     assert chosen[1] == chosen[2]
 
 
+class Noting(parts.WeightedMean):
+    """Notes the rounds of what it merges."""
+
+    def weighted(self, result: parts.ClientResult) -> Any:
+        self.rounds = {*getattr(self, "rounds", ()), result.task.round}
+        return super().weighted(result)
+
+
 @pytest.mark.parametrize(
     ("unequal", "expected"),
     # two models; both train, then one of them on the one client left; r = 0.5, c = 1: 0.5, then 0.75 and 0.5
@@ -236,8 +244,9 @@ def test_reduced_models_leave_until_the_cycle_ends() -> None:
 )
 def test_unequal_inner_rounds_through_a_fit(unequal: Any, expected: float) -> None:
     clients = quadratic_clients(a=[0.5, 0.5], c=[1.0, 1.0])
-    callback = RADFed(2, 2, unequal=unequal, participation=reached([0, 1], [1]))
+    callback = RADFed(2, 2, unequal=unequal, participation=reached([0, 1], [1]), aggregation=Noting("uniform"))
     assert float(fit_quadratic(callback, Quadratic(1.0), clients, rounds=2)) == pytest.approx(expected, abs=1e-15)
+    assert callback.aggregation.rounds == {1}  # of the merge, not of a model's last training
 
 
 def test_fewer_active_clients_than_models_are_an_error_by_default() -> None:

@@ -262,6 +262,10 @@ def test_broadcasts_cost_traffic_alone() -> None:
     # six moves, each of them large, to ten clients
     assert sent[1] - sent[0] == 60
     assert callback.algorithm.run.values()["fed/broadcasts"] == 6
+    # from 1 to 2 is no more than the whole model
+    callback = FedBuff(2, 2, broadcast_threshold=1.0)
+    fit_quadratic(callback, Quadratic(1.0, 1.0), quadratic_clients([1.0, 1.0], [2.0, 2.0]), 1)
+    assert callback.algorithm.run.values()["fed/broadcasts"] == 0
 
 
 def test_the_timeline_counts_and_draws(tmp_path: Path) -> None:
