@@ -232,11 +232,6 @@ def test_clients_are_evaluated_with_their_own_heads_from_a_checkpoint_too(tmp_pa
     assert metrics.shared_values["test"] == pytest.approx({0: 0, 1: 0}, abs=1e-15)
 
 
-def test_fedrod_wants_one_linear_layer() -> None:
-    with pytest.raises(ValueError, match="`pattern`"):
-        fit(fl.FedRoD("*", 1.0), Net(), clients(6))
-
-
 # ---- with what Lightning does ----
 
 ALL = [

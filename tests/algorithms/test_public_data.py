@@ -14,7 +14,6 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import fl_lightning as fl
-from fl_lightning import parts
 
 LR = 0.3
 
@@ -111,21 +110,6 @@ def test_the_module_that_lends_its_forward_pass_stays_as_it_is_and_the_seed_deci
     assert (lent.layers[1].weight == 0.2).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"loader": DataLoader(PUBLIC, 4, shuffle=True, generator=torch.Generator())}, "loader"),
-        ({"loader": DataLoader(PUBLIC[:3], 4, drop_last=True)}, "loader"),
-        ({"exchange": parts.PersonalParameters("layers.1.bias")}, "exchange"),
-        ({"buffers": "local"}, "exchange"),
-        ({"exchange": parts.SecureAggregation(0.1), "buffers": "server"}, "exchange"),
-    ],
-)
-def test_what_hides_clients_models_or_cannot_be_resumed_raises_an_error(options: dict[str, Any], name: str) -> None:
-    with pytest.raises(ValueError, match=name):
-        fl.FedDF(Classifier(), **{"loader": DataLoader(PUBLIC, 4), **options})
-
-
 def test_fedmd_clients_digest_the_mean_of_their_scores_and_train_on() -> None:
     first = {name: torch.full(shape, 0.2, dtype=torch.float64) for name, shape in (("weight", (3, 4)), ("bias", (3,)))}
     own = [trained(first, x, y) for x, y in CLIENTS]
@@ -153,10 +137,3 @@ def test_fedmd_clients_digest_the_mean_of_their_scores_and_train_on() -> None:
 def test_texts_name_the_module_by_its_class() -> None:
     text = repr(fl.FedMD(Classifier(), DataLoader(PUBLIC, 4)).algorithm.schedule)
     assert text.startswith("PublicConsensus(module=Classifier(...), loader=<DataLoader>, personal_parameters=Personal")
-
-
-@pytest.mark.parametrize(("kept", "exchange"), [("*", "layers.1"), ("layers.1", "*")])
-def test_the_consensus_needs_models_that_are_all_the_clients_own(kept: str, exchange: str) -> None:
-    schedule = parts.PublicConsensus(Classifier(), DataLoader(PUBLIC, 4), parts.PersonalParameters(kept))
-    with pytest.raises(ValueError, match="personal_parameters"):
-        fl.Federated(schedule=schedule, exchange=parts.PersonalParameters(exchange))

@@ -14,6 +14,8 @@ import pytest
 import torch
 from helpers.toys import Quadratic, fit_clients, quadratic_clients
 from helpers.written import assert_as_in
+from torch import nn
+from torch.utils.data import DataLoader
 
 import fl_lightning as fl
 from fl_lightning import parts
@@ -23,8 +25,10 @@ FILE = Path(__file__).with_name("refusals.txt")
 UNIFORM: dict[str, Any] = {"weighting": "uniform"}
 MEAN: dict[str, Any] = {"aggregation": parts.WeightedMean("uniform")}
 DROPS, COME_AND_GO = parts.Participation(dropout=0.5), parts.Participation(available=[[0, 5]].__getitem__)
+LEAVES = parts.Participation(available=[[0, 1], [1]].__getitem__)
 CLOCK, LINKED = parts.VirtualClock(), parts.VirtualClock(shared_links=[parts.SharedLink(9)])
 DYNAMIC, KEPT = parts.DynamicServer(parts.DynamicRegularizer(0.1)), parts.PersonalParameters("w")
+NET, PUBLIC = nn.Linear(1, 1), DataLoader([1.0])
 TWO = quadratic_clients([1.0] * 2, [1.0] * 2)
 
 
@@ -71,11 +75,16 @@ def arriving(**others: Any) -> fl.Federated:
     return fl.Federated(1, schedule=parts.Asynchronous(parts.VirtualClock()), **others)
 
 
+def fit(*callbacks: Any, rounds: int = 1, module: Any = None, **options: Any) -> None:
+    """Train clients of one sample each."""
+    fit_clients(callbacks[0], module or Quadratic(0.1, 1.0), TWO, rounds, *callbacks[1:], **options)
+
+
 def train(*callbacks: Any, **options: Any) -> None:
     """Train clients of one sample each, which the error must come before."""
     module = Quadratic(0.1, 1.0)
     try:
-        fit_clients(callbacks[0], module, TWO, 1, *callbacks[1:], **options)
+        fit(*callbacks, module=module, **options)
     finally:
         assert module.seen == []
 
@@ -84,7 +93,7 @@ def returning(value: Any, method: str, **options: Any) -> None:
     """Train with a part of which a method returns another value."""
     [part] = options.values()
     setattr(part, method, lambda *arguments: value)
-    fit_clients(composed(**options), Quadratic(0.1, 1.0), TWO)
+    fit(composed(**options))
 
 
 #: What sends more than updates.
@@ -111,6 +120,7 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: train(fl.FedAvg(1.0, participation=COME_AND_GO)),
         lambda: train(fl.FedAvg(sampler=parts.UniformSampler(3))),
         lambda: train(fl.FedAvg(sampler=parts.PowerOfChoice(2, 1))),
+        lambda: fit(fl.RADFed(2, 2, participation=LEAVES), rounds=2),
     ],
     "when the server acts": [
         lambda: fl.FedBuff(3, 2, aggregation=parts.CurrentMean()),
@@ -122,6 +132,9 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: train(fl.FedBuff(3, 1, wait_for_flush=True)),
         lambda: train(fl.FedBuff(3, 1, once_per_buffer=True)),
         lambda: train(fl.FedAsync(1, clock=fl.VirtualClock(online={2: [(0, 1)]}))),
+        lambda: fit(fl.FedAsync(4, clock=parts.VirtualClock(100, online={0: [(0, 2)], 1: [(0, 1.5)]})), rounds=2),
+        lambda: fl.FedAsync(history=3, concurrency=2),
+        lambda: fl.FedBuff(server=parts.Momentum(), server_lr=0.5),
         lambda: parts.VirtualClock(1, upload_bandwidth=3),
         lambda: train(fl.FedAsync(2, clock=parts.VirtualClock(1, bandwidth=[1, 2, 3]))),
         lambda: parts.SharedLink(9, clients=[]),
@@ -180,6 +193,9 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: stacked(optimizer_state="kept"),
         lambda: stacked(server=parts.Momentum()),
         lambda: stacked(schedule=parts.FineTuning()),
+        lambda: fit(composed(aggregation=parts.Krum(1))),
+        lambda: fit(composed(aggregation=parts.TrimmedMean(1))),
+        lambda: fit(composed(aggregation=parts.Median(before=parts.NearestNeighborMixing(2)))),
         lambda: fl.FedLoRA("stack", 1.0, exchange=parts.TopK(0.5)),
         lambda: fl.FedLoRA("stack", 1.0, aggregation=parts.AdapterMean()),
         lambda: fl.FedLoRA("svd", ranks=[2], padding="counts"),
@@ -194,12 +210,24 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: train(fl.FedALA("v")),
         lambda: train(composed(schedule=parts.FineTuning(frozen="v"))),
         lambda: train(fl.FedRoD("v")),
+        lambda: train(fl.FedRoD("w")),
+        lambda: train(fl.Mime(1.0, exchange=parts.PersonalParameters("*"))),
         lambda: fl.IFCA(2, aggregation=parts.Median()),
         lambda: fl.IFCA(2, exchange=parts.TopK(0.5)),
         lambda: fl.IFCA(2, exchange=parts.TopK(0.5, link="down")),
         lambda: composed(schedule=parts.Clusters(number=2), server=parts.Momentum(0.9)),
         lambda: composed(schedule=parts.Clusters(number=2), aggregation=parts.Median()),
         lambda: composed(schedule=parts.Clusters(number=2), objective=parts.DynamicRegularizer(0.1)),
+    ],
+    "public data": [
+        lambda: fl.FedDF(NET, DataLoader([1.0], shuffle=True, generator=torch.Generator())),
+        lambda: fl.FedDF(NET, DataLoader([1.0], 4, drop_last=True)),
+        lambda: fl.FedDF(NET, PUBLIC, exchange=KEPT),
+        lambda: fl.FedDF(NET, PUBLIC, buffers="local"),
+        lambda: fl.FedDF(NET, PUBLIC, exchange=secure(), buffers="server"),
+        lambda: train(fl.FedDF(NET, PUBLIC)),
+        lambda: composed(schedule=parts.PublicConsensus(NET, PUBLIC, KEPT), exchange=parts.PersonalParameters("*")),
+        lambda: composed(schedule=parts.PublicConsensus(NET, PUBLIC, parts.PersonalParameters("*")), exchange=KEPT),
     ],
     "parts of the model": [
         lambda: narrow(parts.TopK(0.5)),
@@ -234,7 +262,9 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
     ],
     "privacy": [
         lambda: parts.DifferentialPrivacy(float("inf"), noise_multiplier=1.0, delta=1e-5),
+        lambda: parts.DifferentialPrivacy(1.0, noise_multiplier=1.0, epsilon=2.0, delta=1e-5),
         lambda: fl.FedAvg(exchange=private()),
+        lambda: fl.FedAvg(1.0, evaluate="all", exchange=private(), **UNIFORM),
         lambda: fl.FedAvg(exchange=private(), aggregation=parts.Median()),
         lambda: fl.FedAvg(exchange=private(), partial="stale", **UNIFORM),
         lambda: fl.FedNova(exchange=private(), **UNIFORM),
@@ -262,6 +292,7 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         *(lambda make=make: make(exchange=secure(), **MEAN) for make in SENDING),
     ],
     "what parts return": [
+        lambda: returning([0, 0], "draw", sampler=parts.UniformSampler(1.0)),
         lambda: returning(None, "download", exchange=parts.Exchange()),
         lambda: returning(None, "on_aggregate", exchange=parts.Exchange()),
         lambda: returning(NAN, "on_aggregate", exchange=parts.Exchange()),

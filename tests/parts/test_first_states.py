@@ -38,6 +38,12 @@ def test_a_client_gets_what_is_its_own_whatever_its_slot(subtests: pytest.Subtes
                 assert started.tolist() == values
 
 
+def test_the_process_of_a_task_is_that_of_its_model_or_of_its_client_s_vectors() -> None:
+    task = parts.Task(1, 2, 1)
+    for schedule, owner in ((parts.Synchronous(), None), (parts.Redistribution(2), 1), (parts.ProximalModels(), 0)):
+        assert begun(schedule=schedule).run.owner(task, 2) == owner
+
+
 def test_a_client_goes_on_with_its_own_optimizers_and_clusters_and_a_slot_with_its_model() -> None:
     optimizers = begun(optimizer_state="kept").optimizers
     optimizers.tensors[2] = torch.tensor([8.0])

@@ -249,14 +249,6 @@ def test_unequal_inner_rounds_through_a_fit(unequal: Any, expected: float) -> No
     assert callback.aggregation.rounds == {1}  # of the merge, not of a model's last training
 
 
-def test_fewer_active_clients_than_models_are_an_error_by_default() -> None:
-    callback = RADFed(2, 2, participation=reached([0, 1], [1]))
-    module = Quadratic(1.0)
-    with pytest.raises(ValueError, match="clients_per_round"):
-        fit_quadratic(callback, module, quadratic_clients(a=[0.5, 0.5], c=[1.0, 1.0]), rounds=2)
-    assert float(module.w.detach()) == 0.5
-
-
 def test_more_active_clients_than_models_are_subsampled() -> None:
     clients = quadratic_clients(a=[1.0] * 6, c=[float(k) for k in range(6)])
     module = Quadratic(1.0)

@@ -245,12 +245,6 @@ def test_exponential_durations_give_nearly_the_papers_staleness(clients: int, pa
 # ---- bad input ----
 
 
-def test_nobody_left_is_an_error() -> None:
-    clock = VirtualClock(100, online={0: [(0, 2)], 1: [(0, 1.5)]})
-    with pytest.raises(RuntimeError, match="time 2"):
-        watch(FedAsync(4, clock=clock), 2, [0.0, 0.0])
-
-
 def test_broadcasts_cost_traffic_alone() -> None:
     results, sent = [], []
     speeds = [100, 95, 90, 85, 80, 25, 20, 15, 10, 5]
