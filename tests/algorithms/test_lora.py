@@ -14,16 +14,18 @@ from helpers.toys import fit_clients, quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fl_lightning import FedAvg, FedLoRA, TensorDataModule, VirtualClock
+from fl_lightning import FedAvg, Federated, FedLoRA, TensorDataModule, VirtualClock
 from fl_lightning.diagnostics import VirtualTime
 from fl_lightning.models import add_lora
 from fl_lightning.parts import (
     AdapterMean,
+    AdapterStack,
     BernoulliSampler,
     ClientResult,
     Federation,
     Layout,
     PersonalParameters,
+    StackMessages,
     Task,
 )
 
@@ -237,6 +239,19 @@ def tied() -> L.LightningModule:
     return add_lora(module)  # type: ignore[return-value]
 
 
+def stacks_alone() -> Federated:
+    messages = StackMessages()
+    return Federated(1.0, exchange=messages, aggregation=AdapterStack(messages))
+
+
+class Factors(Linear):
+    """Has factors by the names of adapters, and no adapter."""
+
+    def __init__(self) -> None:
+        super().__init__(rank=None)
+        self.lora_A, self.lora_B = nn.Parameter(torch.ones(1, 4).double()), nn.Parameter(torch.ones(3, 1).double())
+
+
 @pytest.mark.parametrize(
     ("callback", "module", "match"),
     [
@@ -253,11 +268,13 @@ def tied() -> L.LightningModule:
             Linear(rank=2),
             r"changes the frozen 'net\.0\.layer\.weight'",
         ),
+        (stacks_alone(), Linear(rank=2), "was not added"),
+        (FedLoRA("stack", 1.0), Factors(), "adapters of `fl_lightning.models.add_lora`, got 'lora_A'"),
     ],
 )
 def test_adapters_that_the_module_lacks_or_the_parts_cannot_have(callback: Any, module: Any, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        train(callback, module, 1)
+    with pytest.raises((ValueError, RuntimeError), match=match):
+        train(callback, module, 2)
 
 
 def test_stacks_have_no_time() -> None:

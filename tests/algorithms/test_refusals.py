@@ -96,6 +96,13 @@ def returning(value: Any, method: str, **options: Any) -> None:
     fit(composed(**options))
 
 
+class Writes(parts.Median):
+    """Moves the server's model in its place."""
+
+    def merge(self, model: torch.Tensor, results: Any) -> torch.Tensor:
+        return model.add_(1.0)
+
+
 #: What sends more than updates.
 SENDING: list[Callable[..., object]] = [
     lambda **k: fl.FedAvg(sampler=parts.PowerOfChoice(2, 3), **k),
@@ -106,6 +113,7 @@ SENDING: list[Callable[..., object]] = [
     lambda **k: fl.Scaffold(**k),
     lambda **k: fl.FedDyn(0.1, **k),
 ]
+SPENT = parts.DifferentialPrivacy(1.0, epsilon=2.0, delta=1e-5)
 LOST, NAN = torch.zeros(2, dtype=torch.float64), torch.full((1,), torch.nan, dtype=torch.float64)
 #: What cannot be made, or cannot train two clients, by what it is about.
 REFUSED: dict[str, list[Callable[[], object]]] = {
@@ -134,6 +142,7 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: train(fl.FedAsync(1, clock=fl.VirtualClock(online={2: [(0, 1)]}))),
         lambda: fit(fl.FedAsync(4, clock=parts.VirtualClock(100, online={0: [(0, 2)], 1: [(0, 1.5)]})), rounds=2),
         lambda: fl.FedAsync(history=3, concurrency=2),
+        lambda: fl.FedAsync(speeds=3, clock=CLOCK),
         lambda: fl.FedBuff(server=parts.Momentum(), server_lr=0.5),
         lambda: parts.VirtualClock(1, upload_bandwidth=3),
         lambda: train(fl.FedAsync(2, clock=parts.VirtualClock(1, bandwidth=[1, 2, 3]))),
@@ -236,6 +245,8 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: narrow(schedule=parts.Asynchronous(CLOCK), drawn=True),
         lambda: narrow(make=parts.OrderedDropout, drawn=True),
         lambda: fl.FedAvg(exchange=parts.SubModels([0.5])),
+        lambda: fl.HeteroFL([]),
+        lambda: fl.FedLoRA(ranks=[]),
         lambda: fl.HeteroFL([0.5], aggregation=parts.Median()),
         lambda: fl.HeteroFL([0.5], exchange=parts.LowRank(2)),
         lambda: fl.HeteroFL([0.5], drawn=True, exchange=parts.TopK(0.5)),
@@ -263,6 +274,7 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
     "privacy": [
         lambda: parts.DifferentialPrivacy(float("inf"), noise_multiplier=1.0, delta=1e-5),
         lambda: parts.DifferentialPrivacy(1.0, noise_multiplier=1.0, epsilon=2.0, delta=1e-5),
+        lambda: train(fl.FedAvg(1.0, exchange=SPENT, **UNIFORM), rounds=-1, max_steps=9),
         lambda: fl.FedAvg(exchange=private()),
         lambda: fl.FedAvg(1.0, evaluate="all", exchange=private(), **UNIFORM),
         lambda: fl.FedAvg(exchange=private(), aggregation=parts.Median()),
@@ -311,6 +323,7 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: returning(LOST, "sent", schedule=parts.Synchronous()),
         lambda: returning(LOST, "start", schedule=parts.Synchronous()),
         lambda: returning((each for each in ()), "play", schedule=parts.Synchronous()),
+        lambda: fit(composed(aggregation=Writes())),
     ],
 }
 
