@@ -371,7 +371,7 @@ def test_a_test_beside_ffa_freezes_nothing() -> None:
             assert self.net[0].lora_A.requires_grad
 
     data = DataLoader(TensorDataset(torch.ones(2, 4).double(), torch.ones(2, 3).double()))
-    trainer = L.Trainer(logger=False, callbacks=[FedLoRA("ffa")], accelerator="cpu", enable_progress_bar=False)
+    trainer = quiet_trainer(callbacks=[FedLoRA("ffa")])
     trainer.test(module := Tested(rank=2), data, verbose=False)
     assert module.net[0].lora_A.requires_grad
 

@@ -9,7 +9,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.toys import fit_clients
+from helpers.toys import fit_clients, quiet_trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
@@ -339,9 +339,7 @@ class NextRound(L.Callback):
 
 def test_classes_are_counted_in_each_round() -> None:
     data, net, hand = Growing(), Net(), Net()
-    callbacks = [fl.FedLC(1.0, 1.0), NextRound(data)]
-    options = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = L.Trainer(max_epochs=2, callbacks=callbacks, enable_model_summary=False, **options)
+    trainer = quiet_trainer(max_epochs=2, callbacks=[fl.FedLC(1.0, 1.0), NextRound(data)])
     trainer.fit(net, datamodule=fl.ClientDatasetsModule([data], batch_size=None))
     shifts = [-(torch.tensor(counts).double() ** -0.25) for counts in ([15, 10, 5], [15, 15, 0])]
     labels = [data.y, torch.arange(30) % 2]

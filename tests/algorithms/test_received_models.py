@@ -89,23 +89,15 @@ def test_a_client_that_has_learnt_with_its_own_model_is_no_longer_the_worst() ->
     assert seen.drawn == [1, 2, 0]
 
 
-def test_a_candidate_trains_from_the_model_that_it_was_scored_with() -> None:
+def test_candidates_know_the_message_with_which_they_were_scored_and_train_from_it() -> None:
     seen = Received()
-    clients = [(torch.ones(1, 2).double(), torch.tensor([[4.0, 2.0]]).double())]
-    callback = fl.FedAvg(sampler=PowerOfChoice(1, 2), exchange=TopK(0.5, link="down"))
-    fit_clients(callback, Quadratic(0.5, start=[0.0, 0.0]), [*clients, *clients], 2, seen)
-    # after a round the server is at (2, 1); the larger of the two values is sent, once
-    second = [model for (round_index, _), model in seen.models.items() if round_index == 1]
-    assert second == [[2.0, 0.0]]
-
-
-def test_candidates_that_do_not_train_know_the_message() -> None:
     callback = fl.FedAvg(sampler=PowerOfChoice(1, 2), exchange=TopK(0.5, link="down"))
     clients = [(torch.ones(1, 2).double(), torch.tensor([[c, 2.0]]).double()) for c in (4.0, 3.0)]
-    fit_clients(callback, Quadratic(0.5, start=[0.0, 0.0]), clients, 2)
-    compressor = callback.algorithm.chain.members[1]
-    # in round 2 both were asked at (2, 0), the compressed (2, 1)
-    assert [compressor.kept[client].tolist() for client in (0, 1)] == [[2.0, 0.0], [2.0, 0.0]]
+    fit_clients(callback, Quadratic(0.5, start=[0.0, 0.0]), clients, 2, seen)
+    # after a round the server is at (2, 1); the larger of the two values is sent, once
+    assert [model for (number, _), model in seen.models.items() if number == 1] == [[2.0, 0.0]]
+    kept = callback.algorithm.chain.members[1].kept
+    assert [kept[client].tolist() for client in (0, 1)] == [[2.0, 0.0], [2.0, 0.0]]
 
 
 def test_the_contrast_s_model_is_the_received_one_beside_a_mix() -> None:

@@ -202,6 +202,8 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: stacked(optimizer_state="kept"),
         lambda: stacked(server=parts.Momentum()),
         lambda: stacked(schedule=parts.FineTuning()),
+        lambda: parts.TorchServer(torch.optim.SGD, nesterow=True),
+        lambda: parts.TorchServer(torch.optim.AdamW, weight_decay=-1.0),
         lambda: fit(composed(aggregation=parts.Krum(1))),
         lambda: fit(composed(aggregation=parts.TrimmedMean(1))),
         lambda: fit(composed(aggregation=parts.Median(before=parts.NearestNeighborMixing(2)))),

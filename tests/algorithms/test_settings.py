@@ -11,7 +11,7 @@ import torch
 from helpers.toys import Fixed, Quadratic, fit_quadratic, quadratic_clients
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning import AggregationCallback, FedAsync, FedAvg, QFedAvg, Scaffold
+from fl_lightning import AggregationCallback, FedAvg, QFedAvg, Scaffold
 from fl_lightning.algorithms.resuming import check_optimizers
 from fl_lightning.parts import ImportanceSampler, UniformSampler
 
@@ -134,7 +134,6 @@ def test_a_copy_of_a_callback_trains_with_the_same_settings() -> None:
     callback = FedAvg(2, executor="vectorized", clients_at_once=3, seed=5)
     copy = pickle.loads(pickle.dumps(callback))
     assert (repr(copy), copy._executor.clients_at_once, copy.settings.run_seed) == (repr(callback), 3, 5)
-    assert FedAsync(history=3, lookahead=2).algorithm.schedule.lookahead == 2
 
 
 def test_each_optimizer_of_a_checkpoint_is_compared() -> None:

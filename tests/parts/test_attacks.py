@@ -94,6 +94,7 @@ def test_a_share_of_the_clients_is_drawn_by_the_seed() -> None:
 # ---- in fits ----
 
 OPTIMA = [[1.0], [1.0], [1.0], [1.0], [4.0]]
+BOUNDED = parts.TrimmedMean(0, before=parts.NormBounding(2.0))
 
 
 @pytest.mark.parametrize(
@@ -116,18 +117,14 @@ def test_what_they_do_to_a_mean_and_to_a_median(attack: parts.Attack, mean: floa
         assert float(weights[0]) == pytest.approx(expected, abs=1e-12)
 
 
-def test_bounds_before_and_after_an_attack() -> None:
-    clients = clients_that_reach(OPTIMA, [1] * 5)
-    for options, expected in (
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
         ({"exchange": [parts.SignFlipping([4], scale=10.0), parts.Clip(2.0)]}, (4 - 2) / 5),
         ({"exchange": [parts.Clip(2.0), parts.SignFlipping([4], scale=10.0)]}, (4 - 20) / 5),
-        (
-            {
-                "exchange": parts.InnerProductManipulation([4], scale=50.0),
-                "aggregation": parts.TrimmedMean(0, before=parts.NormBounding(2.0)),
-            },
-            (4 - 2) / 5,
-        ),
-    ):
-        weights = fit_quadratic(FedAvg(1.0, **options), Quadratic(1.0, [0.0]), clients, 1)
-        assert float(weights[0]) == pytest.approx(expected, abs=1e-12)
+        ({"exchange": parts.InnerProductManipulation([4], scale=50.0), "aggregation": BOUNDED}, (4 - 2) / 5),
+    ],
+)
+def test_bounds_before_and_after_an_attack(options: dict[str, Any], expected: float) -> None:
+    weights = fit_quadratic(FedAvg(1.0, **options), Quadratic(1.0, [0.0]), clients_that_reach(OPTIMA, [1] * 5), 1)
+    assert float(weights[0]) == pytest.approx(expected, abs=1e-12)

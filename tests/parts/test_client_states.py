@@ -158,20 +158,18 @@ def counted(callback: Any, rounds: int) -> tuple[list[float], float]:
 
 
 @pytest.mark.parametrize(
-    ("buffers", "starts", "server"),
+    ("callback", "starts", "server"),
     [
-        ("average", [0.0, 0.0, 2.5, 2.5], 5.0),  # (1 + 3 * 3) / 4 = 2.5 a round
-        ("local", [0.0, 0.0, 1.0, 3.0], 5.0),  # then (2 + 3 * 6) / 4
-        ("server", [0.0, 0.0, 0.0, 0.0], 0.0),
+        (FedAvg(1.0), [0.0, 0.0, 2.5, 2.5], 5.0),  # (1 + 3 * 3) / 4 = 2.5 a round
+        (FedAvg(1.0, buffers="local"), [0.0, 0.0, 1.0, 3.0], 5.0),  # then (2 + 3 * 6) / 4
+        (FedAvg(1.0, buffers="server"), [0.0] * 4, 0.0),
+        # the plain mean of what circulates
+        (RADFed(4, 1.0, buffers="local"), [0.0, 0.0, 1.0, 3.0], 4.0),
+        (RADFed(4, 1.0, buffers="server"), [0.0] * 4, 0.0),
     ],
 )
-def test_buffers_are_averaged_kept_or_the_servers(buffers: Any, starts: list[float], server: float) -> None:
-    assert counted(FedAvg(1.0, buffers=buffers), rounds=2) == (starts, server)
-
-
-def test_buffers_of_circulating_models() -> None:
-    assert counted(RADFed(4, 1.0, buffers="server"), rounds=2)[0] == [0.0] * 4
-    assert counted(RADFed(4, 1.0, buffers="local"), rounds=2)[0] == [0.0, 0.0, 1.0, 3.0]
+def test_buffers_are_averaged_kept_or_the_servers(callback: Any, starts: list[float], server: float) -> None:
+    assert counted(callback, rounds=2) == (starts, server)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -56,17 +55,6 @@ def test_o7_momentum() -> None:
     assert walk(parts.Momentum(0.9), [1.0, 0.5, 0.0]) == pytest.approx([1.0, 2.4, 3.66], abs=1e-14)
 
 
-@cache
-def swapped_seed() -> int:
-    """Return a seed for which each model visits both clients in two inner rounds."""
-    for seed in range(20):
-        module = Quadratic(1.0)
-        fit_quadratic(RADFed(2, 2, seed=seed), module, quadratic_clients(**UNEQUAL), rounds=2)
-        if module.seen[:2] != module.seen[2:]:
-            return seed
-    raise AssertionError("no such seed")
-
-
 @pytest.mark.parametrize(
     ("server", "expected"),
     [
@@ -77,7 +65,8 @@ def swapped_seed() -> int:
     ids=["radfedp", "radfeda", "radfedm"],
 )
 def test_o11b_radfed_with_other_parts(server: parts.ServerOptimizer | None, expected: float) -> None:
-    callback = RADFed(2, 2, local_steps=150, local=parts.Proximal(1.0), server=server, seed=swapped_seed())
+    # with seed 0 each model visits both clients
+    callback = RADFed(2, 2, local_steps=150, local=parts.Proximal(1.0), server=server, seed=0)
     weights = fit_quadratic(callback, Quadratic(0.1), quadratic_clients(**UNEQUAL), rounds=2)
     assert float(weights) == pytest.approx(expected, abs=5e-11)
 

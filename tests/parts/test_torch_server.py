@@ -77,11 +77,3 @@ def test_matrices_stay_matrices() -> None:
                         parameter -= group["lr"] * parameter.grad.mean(1, keepdim=True)
 
     assert walk(TorchServer(RowMean), [[1.0, 3.0, 5.0]]) == [[2.0, 2.0, 0.0]]
-
-
-def test_wrong_options() -> None:
-    with pytest.raises(TypeError, match="nesterow"):
-        TorchServer(torch.optim.SGD, nesterow=True)
-    with pytest.raises(ValueError, match="weight_decay"):
-        TorchServer(torch.optim.AdamW, weight_decay=-1.0)
-    assert repr(TorchServer(torch.optim.AdamW, 0.1, eps=0.01)) == "TorchServer(AdamW, lr=0.1, eps=0.01)"
