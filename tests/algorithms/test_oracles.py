@@ -41,15 +41,6 @@ def test_o11_radfed_result_depends_on_who_received_which_model() -> None:
     assert set(results) == {True, False}
 
 
-def test_o11_with_all_clients_each_trains_once_in_every_inner_round() -> None:
-    module = Quadratic(1.0)
-    clients = quadratic_clients(a=[0.1] * 5, c=[0.0, 1.0, 2.0, 3.0, 4.0])
-    fit_quadratic(RADFed(3, 1.0), module, clients, rounds=3)
-    rounds = [module.seen[i : i + 5] for i in (0, 5, 10)]
-    assert all(sorted(clients_of_round) == [0.0, 1.0, 2.0, 3.0, 4.0] for clients_of_round in rounds)
-    assert len({tuple(clients_of_round) for clients_of_round in rounds}) > 1
-
-
 @pytest.mark.parametrize("evaluate", ["virtual", "aggregate"])
 def test_radfed_shows_the_chosen_model_between_aggregations(evaluate: str) -> None:
     clients = quadratic_clients(**CONTRACTIONS)

@@ -156,26 +156,6 @@ def test_both_trainings_of_a_round_go_through_all_samples() -> None:
     assert [float(module.w), own(callback, 0)] == [3.0, 3.0]  # each went to 1 first
 
 
-def test_fedbn_finds_the_normalisation_layers() -> None:
-    class Net(L.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.LayerNorm(4))
-
-        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            return self.layers(batch[0]).square().mean()
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
-
-    clients = [(torch.randn(6, 2), torch.zeros(6)) for _ in range(3)]
-    callback = fl.FedBN(clients_per_round=1.0)
-    fit_clients(callback, Net(), clients)
-    personal = callback.algorithm.chain.members[1].of_client(0)
-    assert {name.rpartition(".")[0] for name in personal} == {"layers.1", "layers.3"}
-    assert "layers.1.running_mean" in personal
-
-
 class Normalised(L.LightningModule):
     """Layers in a row, then a linear one; what is frozen has no gradient."""
 
@@ -192,6 +172,15 @@ class Normalised(L.LightningModule):
 
 # more values than 2^14, and than twice those that are trained, so that it does not travel
 FROZEN = nn.Sequential(nn.Conv2d(2, 500, 3), nn.BatchNorm2d(500), nn.Conv2d(500, 2, 3)).requires_grad_(False).eval()
+
+
+def test_fedbn_finds_the_normalisation_layers() -> None:
+    callback = fl.FedBN(clients_per_round=1.0)
+    layers = [nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(4, 2, 1), nn.LayerNorm(8)]
+    fit_clients(callback, Normalised(*layers), [(torch.randn(6, 2, 8, 8), torch.zeros(6))] * 3)
+    personal = callback.algorithm.chain.members[1].of_client(0)
+    assert {name.rpartition(".")[0] for name in personal} == {"layers.1", "layers.3"}
+    assert "layers.1.running_mean" in personal
 
 
 @pytest.mark.parametrize(

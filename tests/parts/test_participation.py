@@ -84,12 +84,6 @@ def test_bernoulli_sampling_draws_each_client_by_itself_and_now_and_then_nobody(
     assert any(drawn.tolist() != sorted(drawn.tolist()) for drawn in draws)
 
 
-def test_sampling_without_clients_that_can_be_reached_draws_nobody() -> None:
-    nobody, rng = np.empty(0, dtype=np.int64), np.random.default_rng(0)
-    assert len(parts.BernoulliSampler(0.5).draw(5, rng, nobody)) == 0
-    assert len(parts.UniformSampler(2).draw(5, rng, nobody)) == 0
-
-
 # ---- clients that fail ----
 
 

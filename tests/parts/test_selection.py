@@ -72,6 +72,29 @@ def test_losses_are_those_of_the_servers_model() -> None:
     assert Counter(module.seen)[0.0] == 2
 
 
+@pytest.mark.parametrize(
+    ("sampler", "scored"),
+    [
+        (parts.UniformSampler(3), 0),
+        (parts.ImportanceSampler(3), 4),
+        (parts.PowerOfChoice(3, 3), 0),
+        (parts.ActiveSampler(3, alpha1=0.0, alpha3=0.0), 4),
+        (parts.ActiveSampler(3, alpha3=0.7), 4),
+        (parts.Oort(3, parts.VirtualClock(), exploration=0.0), 4),
+        (parts.Oort(3, parts.VirtualClock(), exploration=1.0), 1),
+        (parts.TierSampler(3, parts.VirtualClock(), num_tiers=1), 4),
+    ],
+)
+def test_nobody_is_drawn_twice(sampler: Any, scored: int) -> None:
+    rng = np.random.default_rng(0)
+    begun(sampler, [9, 1, 1, 1])
+    if scored:
+        sampler.take_scores(dict.fromkeys(range(scored), 1.0))
+    for _ in range(50):
+        sampler.clients_to_score(rng, np.arange(4))
+        assert len(set(draw(sampler, rng))) == 3
+
+
 # ---- AFL ----
 
 

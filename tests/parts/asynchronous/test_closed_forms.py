@@ -138,6 +138,10 @@ def test_sampled_staleness_is_uniform_over_the_history() -> None:
     assert [record.staleness for record in seen.arrivals[:1]] == [0]
     clients = Counter(record.client for record in seen.arrivals)
     assert all(abs(clients[client] - 41) < 30 for client in range(10))
+    # With one model in the history each of two steps goes half of the way on from where the server is.
+    callback = FedAsync(2, mixing=1.0, history=1)
+    assert float(fit_quadratic(callback, Quadratic(0.5), quadratic_clients([1.0], [4.0]), rounds=1)) == 3.0
+    assert list(callback.algorithm.schedule.models) == [1]
 
 
 # ---- O9, FedBuff ----
