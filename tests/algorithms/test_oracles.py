@@ -1,4 +1,4 @@
-"""Closed-form results of the algorithms, through ``Trainer.fit`` (closed forms O1, O2, O11 and exact reductions)."""
+"""Closed-form results of the algorithms, through ``Trainer.fit`` (closed forms O2 and O11)."""
 
 from __future__ import annotations
 
@@ -6,15 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients, quiet_trainer
+from helpers.toys import Quadratic, fit_clients, fit_quadratic, quadratic_clients, quiet_trainer
 
 from fl_lightning import FedAvg, RADFed, TensorDataModule
-
-
-def test_o1_server_learning_rate_takes_part_of_the_way() -> None:
-    clients = clients_that_reach([[1.0, 2.0], [4.0, 8.0]], [1, 3])
-    weights = fit_quadratic(FedAvg(1.0, server_lr=0.5), Quadratic(1.0, [10.0, 20.0]), clients, rounds=1)
-    assert weights.tolist() == [(10.0 + 3.25) / 2, (20.0 + 6.5) / 2]
 
 
 def test_o2_fedavg_iterates_are_biased_on_unequal_curvatures() -> None:
