@@ -1,6 +1,6 @@
 """Messages show the values that a reader needs to find the mistake: each message is provoked once.
 
-A new message with a value in it has a line here. Sentences may change; the values may not.
+A new message with a value in it has a line here, and its text one in ``messages.txt``, which a reader has read.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ from fl_lightning.testing.fits import quiet_trainer
 
 X = torch.zeros(4, dtype=torch.float64)
 LABELS = np.arange(40) % 4
+ONE = quadratic_clients([1.0], [1.0])
+NAN = float("nan")
 
 
 class Growing(fl.UniformSampler):
@@ -94,7 +96,7 @@ def begun(**options: Any) -> parts.Run:
     return algorithm.run
 
 
-def one_without_samples() -> None:
+def one_without_samples(_: Path) -> None:
     run = begun(schedule=parts.FineTuning())
     run.federation.sizes[1] = 0
     next(run.algorithm.schedule.finish(run.server))
@@ -104,9 +106,9 @@ def result(**values: Any) -> parts.ClientResult:
     return parts.ClientResult(parts.Task(0, 4, 1), X, X + 1, 1, **values)
 
 
-def saved(tmp_path: Path) -> Path:
+def no_preprocessing(tmp_path: Path) -> None:
     torch.save({"callbacks": {}, "state_dict": {}}, tmp_path / "last.ckpt")
-    return tmp_path / "last.ckpt"
+    fl.load_preprocessing(tmp_path / "last.ckpt")
 
 
 def train(callback: fl.AggregationCallback, *others: Any, rounds: int = 2, clients: int = 2, **options: Any) -> Any:
@@ -127,7 +129,7 @@ def trace(tmp_path: Path) -> None:
 def another_module(_: Path) -> None:
     trainer = train(fl.FedAvg(1.0))
     trainer.fit_loop.max_epochs = 4
-    trainer.fit(Quadratic(0.1, [0.0, 0.0]), datamodule=fl.TensorDataModule(quadratic_clients([1.0], [1.0])))
+    trainer.fit(Quadratic(0.1, [0.0, 0.0]), datamodule=fl.TensorDataModule(ONE))
 
 
 def another_exchange(tmp_path: Path) -> None:
@@ -138,13 +140,12 @@ def another_exchange(tmp_path: Path) -> None:
 
 def a_column(tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text("x,size\n1,2\n2,big\n")
-    data = TableDataModule(tmp_path / "rows.csv", "size", partitioner=IIDPartitioner(2), regression=True)
-    data.setup("fit")
+    TableDataModule(tmp_path / "rows.csv", "size", partitioner=IIDPartitioner(2), regression=True).setup("fit")
 
 
-def a_file_for_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("")
-    train(fl.FedAvg(), fl.FederatedCheckpoint(dirpath=tmp_path / "taken"), enable_checkpointing=True)
+def left_out(*targets: float, **options: Any) -> None:
+    """Train clients of which those without a target return NaN."""
+    fit_clients(fl.FedAvg(1.0, **options), Quadratic(0.1), quadratic_clients([1.0] * len(targets), [*targets]), 2)
 
 
 def taken(tmp_path: Path) -> Path:
@@ -163,261 +164,17 @@ class Lists(fl.TensorDataModule):
         return [1], "x"
 
 
-def step(module: Any, callback: fl.AggregationCallback) -> None:
-    fit_clients(callback, module, quadratic_clients([1.0], [1.0]))
-
-
 def score(*metric: fl.ClientMetrics) -> None:
-    clients = quadratic_clients([1.0], [1.0])
-    data = Lists(clients, val=[*clients])
+    data = Lists(ONE, val=[*ONE])
     quiet_trainer(callbacks=[*metric]).validate(Tested(0.1), data, verbose=False)
 
 
-NO_CLASS = {"class_path": "torch.optim.SGD", "init_args": {"inner": {"class_path": "torch.nn.Linear", "init_args": 3}}}
-
-#: What is done, and what its error shows.
-ERRORS: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
-    "an executor by name": (
-        lambda _: make_executor("sequential", 3),
-        ["'sequential'", "got 3", '"vectorized" or "auto"'],
-    ),
-    "an executor": (lambda _: make_executor(SequentialExecutor(), 3), ["SequentialExecutor", "VectorizedExecutor(3)"]),
-    "channels": (
-        lambda _: CIFAR10DataModule("x", IIDPartitioner(2), mean=[0.1, 0.2]),
-        ["`mean`", "3 channels", "[0.1, 0.2]"],
-    ),
-    "windows of a client": (lambda _: fl.VirtualClock(online={0: 5}), ["`online` must be a list"]),
-    "topics": (lambda _: TopicGraph(5, []), ["`topics` must be a list"]),
-    "windows": (lambda _: fl.VirtualClock(online={2: [(3, 1)]}), ["[[3, 1]]", "client 2"]),
-    "a trace": (trace, ["trace.csv", "[0, 2]"]),
-    "speeds": (
-        lambda _: train(fl.FedAsync(clock=fl.VirtualClock(speeds=[1.0, 2.0, 3.0]))),
-        ["`speeds`", "2 clients", "got 3"],
-    ),
-    "an empty fleet": (
-        lambda _: train(fl.FedBuff(3, clock=fl.VirtualClock(online={0: [(0, 1)], 1: [(0, 1)]}, delay=0.7))),
-        ["has 0 of 3 results"],
-    ),
-    "a file for states": (lambda tmp_path: fl.FedAvg(state_dir=taken(tmp_path)), ["`state_dir`", "/taken."]),
-    "settings of an aggregation": (
-        lambda _: fl.FedAvg(weighting="uniform", aggregation=parts.Median()),
-        ["`weighting='uniform'`", "`aggregation=Median("],
-    ),
-    "a number and a sampler": (
-        lambda _: fl.FedAvg(3, sampler=fl.UniformSampler(2)),
-        ["got 3 and UniformSampler(clients_per_round=2"],
-    ),
-    "a sampler of arrivals": (
-        lambda _: fl.Federated(1, schedule=parts.Asynchronous(fl.VirtualClock()), sampler=fl.UniformSampler(2)),
-        ["`sampler` cannot be UniformSampler("],
-    ),
-    "a class for a part": (lambda _: fl.FedAvg(1, sampler=fl.UniformSampler), ["Call it: UniformSampler("]),
-    "a choice": (lambda _: fl.FedAvg(weighting="x"), ["`weighting` of FedAvg", "'samples', 'uniform'", "got 'x'"]),
-    "history and speeds": (lambda _: fl.FedAsync(history=3, speeds=[1.0]), ["combined with `speeds`"]),
-    "a rate and a server": (
-        lambda _: fl.FedBuff(server=parts.Momentum(), server_lr=0.5),
-        ["`server_lr=0.5`", "give Momentum its `lr`"],
-    ),
-    "counts of stacked factors": (lambda _: fl.FedLoRA("stack", padding="counts"), ['`mode="stack"`']),
-    "a loss by hand": (lambda _: step(ByHand(0.1), fl.QFedAvg(1.0, 1.0)), ["ByHand optimises manually"]),
-    "two metrics of a name": (
-        lambda _: score(fl.ClientMetrics(), fl.ClientMetrics(lambda *_: 1.0)),
-        ["have the `name` 'acc'"],
-    ),
-    "no tensors to compare": (lambda _: score(fl.ClientMetrics()), ["got a list and a str"]),
-    "no checkpoint": (lambda tmp_path: fl.load_preprocessing(tmp_path / "none.ckpt"), ["not found", "none.ckpt"]),
-    "two algorithms": (lambda _: train(fl.FedAvg(), fl.FedProx(0.1)), ["FedAvg and FedProx"]),
-    "two observers": (
-        lambda _: train(fl.FedAvg(), UpdateNorms(), UpdateNorms()),
-        ["Two callbacks UpdateNorms", "'fed/update_norm'"],
-    ),
-    "an observer alone": (
-        lambda _: quiet_trainer(callbacks=[UpdateNorms()]).fit(Quadratic(0.1), DataLoader(TensorDataset(X, X))),
-        ["UpdateNorms"],
-    ),
-    "models under way": (
-        lambda _: train(fl.RADFed(3, 2, sampler=Growing()), clients=4, rounds=3),
-        ["must stay 2", "2 rounds", "got 3"],
-    ),
-    "a sampler": (lambda _: Fixed([0], 1).with_clients_per_round(3), ["Fixed"]),
-    "an update": (lambda _: train(fl.FedAvg(1.0, exchange=Breaks()), clients=1), ["Breaks()", "of client 0's"]),
-    "results": (lambda _: train(fl.Federated(1.0, schedule=Leaves())), ["`Leaves.play`"]),
-    "a tensor of two": (
-        lambda _: train(fl.FedAvg(1.0, exchange=[parts.PersonalParameters("w"), parts.PersonalParameters("*")])),
-        ["PersonalParameters(pattern='w'), PersonalParameters(pattern='*')", "'w'. Leave"],
-    ),
-    "a tensor": (lambda _: train(fl.FedAvg(exchange=parts.PersonalParameters("v"))), ["`pattern`", "w; got ['v']"]),
-    "a client without data": (lambda _: one_without_samples(), ["client 1 ", "round 3."]),
-    "a loss": (
-        lambda _: parts.FairMean(1.0, parts.MeasuredLoss()).weight_of(result(loss=-1.5, summed_lr=[0.1])),
-        ["got -1.5 from client 4"],
-    ),
-    "a share": (
-        lambda _: parts.StalenessMixing(0.6, lambda late: 1.0 + late).merge(X, [result(staleness=1)]),
-        ["`staleness(1)`", "0.6 * 2."],
-    ),
-    "a cluster": (
-        lambda _: parts.Clusters(number=3).take_state_up(result().task, {"chosen": torch.tensor(3)}),
-        ["Client 4 ", "cluster 3,", "are 3 from"],
-    ),
-    "clusters": (
-        lambda _: parts.Clusters(number=3).load_state_dict({"models": [X, X]}),
-        ["checkpoint's 2,", "got 3."],
-    ),
-    "duals": (
-        lambda _: begun(objective=parts.DynamicRegularizer(0.1)).parts[4].load_state_dict({"units": [0.2, "none"]}),
-        ["[0.2, 'none'], got [0.1, 'size']"],
-    ),
-    "other parts": (
-        lambda _: parts.Run.resume(begun(exchange=parts.Clip(1.0)).algorithm, begun().federation, begun().state_dict()),
-        ["parts Chain, BufferExchange, Uni", "run Chain, BufferExchange, Clip, Uni"],
-    ),
-    "another layout": (
-        lambda _: parts.Run.go_on(begun(), replace(begun().federation, layout=parts.Layout.of_parameters(1, 1))),
-        ["1 values in all", "1 values."],
-    ),
-    "an aggregate": (lambda _: train(fl.FedAvg(aggregation=Short())), ["`Short.", "shape (1,)", "shape (2,)"]),
-    "two models at once": (lambda _: train(fl.FedAsync(history=3, exchange=parts.TopK(0.5))), ["`history`", "TopK("]),
-    "a name": (
-        lambda _: make({"class_path": "fl_lightning.fedavg"}, "callback", fl.FedAvg),
-        ["mean fl_lightning.FedAvg?"],
-    ),
-    "a compressed message": (lambda _: train(fl.FedAvg(exchange=Shorter())), ["`Shorter.compress`", "shape (1,)"]),
-    "two compressors": (
-        lambda _: train(fl.FedAvg(exchange=[parts.TopK(0.5), parts.TopK(0.25)])),
-        ["TopK(fraction=0.5", "TopK(fraction=0.25"],
-    ),
-    "secure sums": (
-        lambda _: train(fl.RADFed(2, exchange=parts.SecureAggregation(1.0))),
-        ["SecureAggregation(", "Redistribution("],
-    ),
-    "whole models": (
-        lambda _: train(fl.FedDF(nn.Linear(1, 1), public(), exchange=parts.PersonalParameters("w"))),
-        ["PersonalParameters(pattern='w')", "EnsembleDistillation"],
-    ),
-    "a public module": (
-        lambda _: train(fl.FedDF(nn.Linear(1, 1), public())),
-        ["['w']"],
-    ),
-    "attackers": (
-        lambda _: train(fl.RADFed(2, exchange=parts.ALittleIsEnough([0]))),
-        ["Redistribution(", "ALittleIsEnough("],
-    ),
-    "several batches a step": (
-        lambda _: train(fl.FedSAM(0.1, 1.0), accumulate_grad_batches=2),
-        ["got 2 and 1"],
-    ),
-    "a momentum of all": (
-        lambda _: train(fl.Mime(1.0, exchange=parts.PersonalParameters("*"))),
-        ["SharedMomentum("],
-    ),
-    "another module": (another_module, ["1 values", "2 values"]),
-    "another exchange": (another_exchange, ["TopK", "['kept']", "[]"]),
-    "metrics": (
-        lambda _: metrics.accuracy(torch.zeros(3, 2), torch.tensor([0.5, 1.5, 2.5])),
-        ["(3, 2)", "(3,)", "float32 from 0.5 to 2.5"],
-    ),
-    "a count": (lambda _: fl.FedAvg(local_epochs=0), ["`local_epochs`", "whole number in [1, inf)", "got 0"]),
-    "a step of moves": (
-        lambda _: partitioners.FeatureQPPartitioner(2, step=1.5, step_rule="relative").draw_solution([3.0], [1]),
-        ["got 1.5"],
-    ),
-    "a target": (
-        lambda _: fl.TensorDataModule([(X, X)], target=5).outputs_and_targets((X, X), X),
-        ["which has 2", "got 5"],
-    ),
-    "a column": (a_column, ["`label` column 'size'"]),
-    "pages": (lambda tmp_path: set_up(DMOZDataModule(tmp_path)), ["content.rdf.u8", "Put DMOZ's last dump"]),
-    "a client without samples": (
-        lambda _: partitioners.c_score(np.array([[1, 2], [0, 0]])),
-        ["client 1 has none"],
-    ),
-    "data sets of clients": (lambda _: ClientDatasetsModule({"a": LABELS}), ["`clients`", "'a'"]),
-    "tensors of clients": (lambda _: fl.TensorDataModule([(LABELS,)]), ["`clients[0]`", "shape (40,)"]),
-    "no preprocessing": (lambda tmp_path: fl.load_preprocessing(saved(tmp_path)), ["last.ckpt"]),
-    "a folder": (a_file_for_a_folder, ["`dirpath`", "taken'"]),
-    "a spec": (lambda _: table(model=3), ["`model`", "3"]),
-    "a spec by its name": (
-        lambda tmp_path: experiment.describe_plan(table(model="$kind", values={"kind": 3}), tmp_path),
-        ["`model`", "got 3"],
-    ),
-    "a spec inside": (lambda _: table(datamodule=NO_CLASS), ["`datamodule.inner`", "3"]),
-    "published": (
-        lambda _: table(published={"paper": {"scores": {"FedAvg": {"score": 1.0, "deviation": 2}}}}),
-        ["`published.paper.scores.FedAvg`", "deviation"],
-    ),
-}
+def folder_of_checkpoints(tmp_path: Path) -> None:
+    train(fl.FedAvg(), fl.FederatedCheckpoint(dirpath=taken(tmp_path)), enable_checkpointing=True)
 
 
-@pytest.mark.parametrize("name", ERRORS)
-def test_errors(name: str, tmp_path: Path) -> None:
-    provoke, values = ERRORS[name]
-    with pytest.raises((ValueError, TypeError, RuntimeError, OSError, AttributeError, FloatingPointError)) as error:
-        provoke(tmp_path)
-    message = str(error.value)
-    assert [value for value in values if value not in message] == [], message
-
-
-def test_first_lines_of_a_fit(caplog: pytest.LogCaptureFixture) -> None:
-    partitioner = partitioners.ExplicitPartitioner([[0, 1], [2, 3, 4], [5, 6]])
-    ones = torch.ones(9, dtype=torch.float64)
-    split = fl.SampleSplit(val=0.0, test=0.0)
-    data = TorchDatasetDataModule(TensorDataset(ones, ones), partitioner, split=split, targets=LABELS[:9])
-    with caplog.at_level("INFO"):
-        quiet_trainer(max_epochs=1, callbacks=[fl.FedAvg(2, executor=Own())]).fit(Quadratic(0.1), data)
-    told = "\n".join(record.getMessage() for record in caplog.records)
-    values = ["FedAvg(clients_per_round=2", "3 clients train (7 samples)", "2 train in each round"]
-    values += ["2 of 9 samples", "by Own"]
-    assert [value for value in values if value not in told] == [], told
-
-
-def test_a_fraction_that_leaves_one_client_a_round_is_told() -> None:
-    with pytest.warns(UserWarning, match=r"1 of 2 clients .*clients_per_round=0\.4"):
-        train(fl.FedAvg(0.4))
-
-
-def test_an_error_of_a_step_names_round_client_and_batch() -> None:
-    class Failing(Quadratic):
-        def training_step(self, batch: Any, batch_idx: int) -> Any:
-            if len(batch[0]) == 3:
-                raise ValueError("odd")
-            return super().training_step(batch, batch_idx)
-
-    with pytest.raises(ValueError, match="odd") as error:
-        fit_clients(fl.FedAvg(1.0), Failing(0.1), quadratic_clients([1.0, 1.0], [1.0, 1.0], [2, 3]))
-    assert error.value.__notes__ == ["In round 1, client 1, batch: (3,) torch.float64, (3,) torch.float64."]
-
-
-def test_a_fraction_that_is_one_client_is_told() -> None:
-    with pytest.warns(UserWarning, match=r"Only 1 of 10 clients .*clients_per_round=0\.1.*FedAvg"):
-        train(fl.FedAvg(0.1), clients=10, rounds=1)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("error", message="Only ")
-        train(fl.FedAvg(0.2), clients=10, rounds=1)
-        train(fl.FedAvg(1), clients=10, rounds=1)
-
-
-def test_results_that_are_left_out_are_told() -> None:
-    clients = quadratic_clients([1.0] * 3, [1.0, float("nan"), 1.0])
-    with pytest.warns(UserWarning, match=r"Round 1: .*clients \[1\], .*; 2 others count"):
-        fit_clients(fl.FedAvg(1.0), Quadratic(0.1), clients)
-    with pytest.raises(FloatingPointError, match=r"of the last 2 rounds.*; None never ends it"):
-        fit_clients(fl.FedAvg(1.0, max_invalid_rounds=2), Quadratic(0.1), clients[1:2], 5)
-
-
-def test_a_delta_that_protects_no_client_is_told() -> None:
-    exchange = parts.LocalDifferentialPrivacy(1.0, noise_multiplier=1.0, delta=0.5)
-    with pytest.warns(
-        UserWarning, match=r"LocalDifferentialPrivacy has delta=0\.5 for 2 clients.* 1 / 2 or.* below 0\.5\."
-    ):
-        train(fl.FedAvg(1.0, exchange=exchange), rounds=1)
-
-
-def test_a_test_without_samples_is_told() -> None:
-    clients = quadratic_clients([1.0], [1.0])
-    trainer = quiet_trainer()
-    with pytest.warns(UserWarning, match="no test samples"):
-        trainer.test(Tested(0.1), fl.TensorDataModule(clients, val=clients), verbose=False)
+def evaluate_on_nothing(_: Path) -> None:
+    quiet_trainer().test(Tested(0.1), fl.TensorDataModule(ONE, val=ONE), verbose=False)
 
 
 class Tested(Quadratic):
@@ -428,3 +185,137 @@ class Tested(Quadratic):
 
     def forward(self, x: Any) -> Any:
         return x
+
+
+def privacy(delta: float) -> parts.Exchange:
+    return parts.LocalDifferentialPrivacy(1.0, noise_multiplier=1.0, delta=delta)
+
+
+NO_CLASS = {"class_path": "torch.optim.SGD", "init_args": {"inner": {"class_path": "torch.nn.Linear", "init_args": 3}}}
+
+#: The texts by name; ``FOLDER`` stands for that of the test.
+MESSAGES = dict(line.split(": ", 1) for line in Path(__file__).with_name("messages.txt").read_text().splitlines())
+#: What is done, by the name of its text.
+ERRORS: dict[str, Callable[[Path], Any]] = {
+    "an executor by name": lambda _: make_executor("sequential", 3),
+    "an executor": lambda _: make_executor(SequentialExecutor(), 3),
+    "channels": lambda _: CIFAR10DataModule("x", IIDPartitioner(2), mean=[0.1, 0.2]),
+    "windows of a client": lambda _: fl.VirtualClock(online={0: 5}),
+    "topics": lambda _: TopicGraph(5, []),
+    "windows": lambda _: fl.VirtualClock(online={2: [(3, 1)]}),
+    "a trace": trace,
+    "speeds": lambda _: train(fl.FedAsync(clock=fl.VirtualClock(speeds=[1.0, 2.0, 3.0]))),
+    "an empty fleet": lambda _: train(
+        fl.FedBuff(3, clock=fl.VirtualClock(online={0: [(0, 1)], 1: [(0, 1)]}, delay=0.7))
+    ),
+    "a file for states": lambda tmp_path: fl.FedAvg(state_dir=taken(tmp_path)),
+    "settings of an aggregation": lambda _: fl.FedAvg(weighting="uniform", aggregation=parts.Median()),
+    "a number and a sampler": lambda _: fl.FedAvg(3, sampler=fl.UniformSampler(2)),
+    "a sampler of arrivals": lambda _: fl.Federated(
+        1, schedule=parts.Asynchronous(fl.VirtualClock()), sampler=fl.UniformSampler(2)
+    ),
+    "a class for a part": lambda _: fl.FedAvg(1, sampler=fl.UniformSampler),
+    "a choice": lambda _: fl.FedAvg(weighting="x"),
+    "history and speeds": lambda _: fl.FedAsync(history=3, speeds=[1.0]),
+    "a rate and a server": lambda _: fl.FedBuff(server=parts.Momentum(), server_lr=0.5),
+    "counts of stacked factors": lambda _: fl.FedLoRA("stack", padding="counts"),
+    "a loss by hand": lambda _: fit_clients(fl.QFedAvg(1.0, 1.0), ByHand(0.1), ONE),
+    "two metrics of a name": lambda _: score(fl.ClientMetrics(), fl.ClientMetrics(lambda *_: 1.0)),
+    "no tensors to compare": lambda _: score(fl.ClientMetrics()),
+    "no checkpoint": lambda tmp_path: fl.load_preprocessing(tmp_path / "none.ckpt"),
+    "two algorithms": lambda _: train(fl.FedAvg(), fl.FedProx(0.1)),
+    "two observers": lambda _: train(fl.FedAvg(), UpdateNorms(), UpdateNorms()),
+    "an observer alone": lambda _: quiet_trainer(callbacks=[UpdateNorms()]).fit(
+        Quadratic(0.1), DataLoader(TensorDataset(X, X))
+    ),
+    "models under way": lambda _: train(fl.RADFed(3, 2, sampler=Growing()), clients=4, rounds=3),
+    "a sampler": lambda _: Fixed([0], 1).with_clients_per_round(3),
+    "an update": lambda _: train(fl.FedAvg(1.0, exchange=Breaks()), clients=1),
+    "results": lambda _: train(fl.Federated(1.0, schedule=Leaves())),
+    "a tensor of two": lambda _: train(
+        fl.FedAvg(1.0, exchange=[parts.PersonalParameters("w"), parts.PersonalParameters("*")])
+    ),
+    "a tensor": lambda _: train(fl.FedAvg(exchange=parts.PersonalParameters("v"))),
+    "a client without data": one_without_samples,
+    "a loss": lambda _: parts.FairMean(1.0, parts.MeasuredLoss()).weight_of(result(loss=-1.5, summed_lr=[0.1])),
+    "a share": lambda _: parts.StalenessMixing(0.6, lambda late: 1.0 + late).merge(X, [result(staleness=1)]),
+    "a cluster": lambda _: parts.Clusters(number=3).take_state_up(result().task, {"chosen": torch.tensor(3)}),
+    "clusters": lambda _: parts.Clusters(number=3).load_state_dict({"models": [X, X]}),
+    "duals": lambda _: (
+        begun(objective=parts.DynamicRegularizer(0.1)).parts[4].load_state_dict({"units": [0.2, "none"]})
+    ),
+    "other parts": lambda _: parts.Run.resume(
+        begun(exchange=parts.Clip(1.0)).algorithm, begun().federation, begun().state_dict()
+    ),
+    "another layout": lambda _: parts.Run.go_on(
+        begun(), replace(begun().federation, layout=parts.Layout.of_parameters(1, 1))
+    ),
+    "an aggregate": lambda _: train(fl.FedAvg(aggregation=Short())),
+    "two models at once": lambda _: train(fl.FedAsync(history=3, exchange=parts.TopK(0.5))),
+    "a name": lambda _: make({"class_path": "fl_lightning.fedavg"}, "callback", fl.FedAvg),
+    "a compressed message": lambda _: train(fl.FedAvg(exchange=Shorter())),
+    "two compressors": lambda _: train(fl.FedAvg(exchange=[parts.TopK(0.5), parts.TopK(0.25)])),
+    "secure sums": lambda _: train(fl.RADFed(2, exchange=parts.SecureAggregation(1.0))),
+    "whole models": lambda _: train(fl.FedDF(nn.Linear(1, 1), public(), exchange=parts.PersonalParameters("w"))),
+    "a public module": lambda _: train(fl.FedDF(nn.Linear(1, 1), public())),
+    "attackers": lambda _: train(fl.RADFed(2, exchange=parts.ALittleIsEnough([0]))),
+    "several batches a step": lambda _: train(fl.FedSAM(0.1, 1.0), accumulate_grad_batches=2),
+    "a momentum of all": lambda _: train(fl.Mime(1.0, exchange=parts.PersonalParameters("*"))),
+    "another module": another_module,
+    "another exchange": another_exchange,
+    "metrics": lambda _: metrics.accuracy(torch.zeros(3, 2), torch.tensor([0.5, 1.5, 2.5])),
+    "a count": lambda _: fl.FedAvg(local_epochs=0),
+    "a step of moves": lambda _: partitioners.FeatureQPPartitioner(2, step=1.5, step_rule="relative").draw_solution(
+        [3.0], [1]
+    ),
+    "a target": lambda _: fl.TensorDataModule([(X, X)], target=5).outputs_and_targets((X, X), X),
+    "a column": a_column,
+    "pages": lambda tmp_path: set_up(DMOZDataModule(tmp_path)),
+    "a client without samples": lambda _: partitioners.c_score(np.array([[1, 2], [0, 0]])),
+    "data sets of clients": lambda _: ClientDatasetsModule({"a": LABELS}),
+    "tensors of clients": lambda _: fl.TensorDataModule([(LABELS,)]),
+    "no preprocessing": no_preprocessing,
+    "a folder": folder_of_checkpoints,
+    "a spec": lambda _: table(model=3),
+    "a spec by its name": lambda tmp_path: experiment.describe_plan(table(model="$kind", values={"kind": 3}), tmp_path),
+    "a spec inside": lambda _: table(datamodule=NO_CLASS),
+    "published": lambda _: table(published={"paper": {"scores": {"FedAvg": {"score": 1.0, "deviation": 2}}}}),
+    # warnings
+    "a fraction that is one client of two": lambda _: train(fl.FedAvg(0.4)),
+    "a fraction that is one client of ten": lambda _: train(fl.FedAvg(0.1), clients=10),
+    "a fraction that is two clients": lambda _: train(fl.FedAvg(0.2), clients=10),
+    "a number that is one client": lambda _: train(fl.FedAvg(1), clients=10),
+    "clients left out": lambda _: left_out(1.0, NAN, 1.0),
+    "all clients left out": lambda _: left_out(NAN, NAN, max_invalid_rounds=2),
+    "a delta that protects no client": lambda _: train(fl.FedAvg(1.0, exchange=privacy(0.5))),
+    "a delta that protects clients": lambda _: train(fl.FedAvg(1.0, exchange=privacy(0.4))),
+    "no test samples": evaluate_on_nothing,
+}
+
+
+@pytest.mark.parametrize("name", dict.fromkeys([*ERRORS, *MESSAGES]))
+def test_errors(name: str, tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        try:
+            ERRORS[name](tmp_path)
+            ours = [each for each in found if "/fl_lightning/" in each.filename]
+            told = "; ".join(f"{each.category.__name__}: {each.message}" for each in ours) or "nothing"
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+    assert told.replace(str(tmp_path), "FOLDER") == MESSAGES[name]
+
+
+def test_first_lines_of_a_fit(caplog: pytest.LogCaptureFixture) -> None:
+    partitioner = partitioners.ExplicitPartitioner([[0, 1], [2, 3, 4], [5, 6]])
+    ones = torch.ones(9, dtype=torch.float64)
+    split = fl.SampleSplit(val=0.0, test=0.0)
+    data = TorchDatasetDataModule(TensorDataset(ones, ones), partitioner, split=split, targets=LABELS[:9])
+    with caplog.at_level("INFO"):
+        quiet_trainer(max_epochs=1, callbacks=[fl.FedAvg(2, executor=Own())]).fit(Quadratic(0.1), data)
+    assert [record.getMessage() for record in caplog.records if "/fl_lightning/" in record.pathname] == [
+        "FedAvg(clients_per_round=2, executor=Own())",
+        "3 clients train (7 samples), none validates and none tests; 2 train in each round. "
+        "2 of 9 samples belong to no client.",
+        "Clients train by Own.",
+    ]
