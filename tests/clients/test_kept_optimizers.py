@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from helpers.stacked import Module, clients_of, linear
-from helpers.toys import quiet_trainer
+from helpers.toys import fit_clients, quiet_trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
@@ -29,10 +30,13 @@ def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.03)
 
 
+def with_schedule(optimizer: torch.optim.Optimizer, steps: int) -> Any:
+    """Return an optimizer whose rate is halved after so many steps."""
+    return [optimizer], [{"scheduler": StepLR(optimizer, steps, 0.5), "interval": "step"}]
+
+
 def halved(parameters: Iterable[nn.Parameter]) -> Any:
-    """Return an optimizer whose rate is halved after every third step."""
-    optimizer = torch.optim.NAdam(parameters, lr=0.05)
-    return [optimizer], [{"scheduler": StepLR(optimizer, 3, 0.5), "interval": "step"}]
+    return with_schedule(torch.optim.NAdam(parameters, lr=0.05), 3)
 
 
 def cycled(parameters: Iterable[nn.Parameter], steps: int = 12) -> Any:
@@ -65,34 +69,32 @@ class Own(Module):
         return self.make(self.parameters())
 
 
-def fit(make: Make, algorithm: fl.AggregationCallback, rounds: int = ROUNDS, **options: Any) -> fl.AggregationCallback:
-    trainer = quiet_trainer(max_epochs=rounds, callbacks=[algorithm, *options.pop("callbacks", [])], **options)
-    path = options.pop("ckpt_path", None)
-    data = fl.TensorDataModule(CLIENTS, batch_size=4, shuffle=False)
-    trainer.fit(Own(make), datamodule=data, ckpt_path=path)
-    return algorithm
+def fit(
+    make: Make, callback: fl.AggregationCallback, rounds: int = ROUNDS, *others: Any, **options: Any
+) -> parts.Algorithm:
+    """Return the algorithm after a fit."""
+    fit_clients(callback, Own(make), CLIENTS, rounds, *others, batch_size=4, **options)
+    return callback.algorithm
 
 
-def own_models(algorithm: fl.AggregationCallback) -> list[Tensor]:
-    held = walk(*algorithm.algorithm.parts.values())
-    return [personal_model(held, client, algorithm.algorithm.server.model) for client in range(len(SIZES))]
+def own_models(algorithm: parts.Algorithm, clients: int = len(SIZES)) -> list[Tensor]:
+    held = walk(*algorithm.parts.values())
+    return [personal_model(held, client, algorithm.server.model) for client in range(clients)]
 
 
 def alone(make: Make, client: int) -> Tensor:
     """Return what a plain loop makes of a client's samples in as many epochs as there are rounds."""
     module = Own(make)
     made = module.configure_optimizers()
-    optimizer, schedule = made, None
-    if isinstance(made, tuple | list):
-        optimizer, schedule = made[0][0], made[1][0]["scheduler"]
+    # what steps: an optimizer, and perhaps its schedule
+    steppers = [made[0][0], made[1][0]["scheduler"]] if isinstance(made, tuple) else [made]
     x, y = CLIENTS[client]
     for _ in range(ROUNDS):
         for inputs, targets in zip(x.split(4), y.split(4), strict=True):
-            optimizer.zero_grad()
+            module.zero_grad()
             module.training_step((inputs, targets), 0).backward()
-            optimizer.step()
-            if schedule is not None:
-                schedule.step()
+            for each in steppers:
+                each.step()
     return nn.utils.parameters_to_vector(module.parameters()).detach()
 
 
@@ -119,44 +121,38 @@ def test_a_client_that_was_left_out_goes_on_as_it_was() -> None:
 
         available = parts.Participation(available=lambda t: [1] if t == 1 else [0])
         algorithm = fl.Local(1, participation=parts.Participation() if left_out else available, executor="sequential")
-        clients = CLIENTS[:1] if left_out else CLIENTS[:2]
-        data = fl.TensorDataModule(clients, batch_size=4, shuffle=False)
         module = Breaks(adamw) if left_out else Own(adamw)
-        quiet_trainer(max_epochs=3, callbacks=[algorithm]).fit(module, datamodule=data)
-        held = walk(*algorithm.algorithm.parts.values())
-        return [personal_model(held, 0, algorithm.algorithm.server.model)]
+        fit_clients(algorithm, module, CLIENTS[:1] if left_out else CLIENTS[:2], 3, batch_size=4)
+        return own_models(algorithm.algorithm, 1)
 
-    assert torch.equal(train(left_out=True)[0], train(left_out=False)[0])
+    assert torch.equal(*train(left_out=True), *train(left_out=False))
 
 
 @pytest.mark.parametrize("name", ["AdamW", "one cycle"])
 def test_it_is_kept_on_disk_and_through_a_checkpoint(name: str, tmp_path: Path) -> None:
-    def again(rounds: int, **options: Any) -> fl.AggregationCallback:
-        return fit(MAKES[name], fl.FedAvg(2, optimizer_state="kept", seed=1, state_dir=tmp_path), rounds, **options)
+    def end(rounds: int = ROUNDS, *others: Any, path: Path | None = None, **options: Any) -> Tensor:
+        callback = fl.FedAvg(2, seed=1, **options)
+        return fit(
+            MAKES[name], callback, rounds, *others, ckpt_path=path, enable_checkpointing=bool(others)
+        ).server.model
 
-    whole = again(ROUNDS).algorithm.server.model
+    whole = end(optimizer_state="kept", state_dir=tmp_path)
     save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
-    again(2, callbacks=[save], enable_checkpointing=True)
-    trainer = quiet_trainer(max_epochs=ROUNDS, callbacks=[resumed := fl.FedAvg(2, optimizer_state="kept", seed=1)])
-    data = fl.TensorDataModule(CLIENTS, batch_size=4, shuffle=False)
-    trainer.fit(Own(MAKES[name]), datamodule=data, ckpt_path=tmp_path / "last.ckpt")
-    assert torch.equal(resumed.algorithm.server.model, whole)
-    assert not torch.equal(fit(MAKES[name], fl.FedAvg(2, seed=1)).algorithm.server.model, whole)
+    end(2, save, optimizer_state="kept", state_dir=tmp_path)
+    assert torch.equal(end(optimizer_state="kept", path=tmp_path / "last.ckpt"), whole)
+    assert not torch.equal(end(), whole)
 
 
 def test_a_checkpoint_of_clients_without_a_schedule_by_step_is_an_error(tmp_path: Path) -> None:
     save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
-    fit(adamw, fl.FedAvg(2, optimizer_state="kept"), 1, callbacks=[save], enable_checkpointing=True)
+    fit(adamw, fl.FedAvg(2, optimizer_state="kept"), 1, save)
 
     def stepped(parameters: Iterable[nn.Parameter]) -> Any:
-        optimizer = torch.optim.AdamW(parameters, lr=0.03)
-        return [optimizer], [{"scheduler": StepLR(optimizer, 3), "interval": "step"}]
+        return with_schedule(adamw(parameters), 3)
 
-    trainer = quiet_trainer(max_epochs=2, callbacks=[fl.FedAvg(2, optimizer_state="kept")])
-    data = fl.TensorDataModule(CLIENTS, batch_size=4, shuffle=False)
     # AdamW holds three states of each of four parameters, of which one is a number.
     with pytest.raises(ValueError, match="held, 16 numbers of a client, got "):
-        trainer.fit(Own(stepped), datamodule=data, ckpt_path=tmp_path / "last.ckpt")
+        fit(stepped, fl.FedAvg(2, optimizer_state="kept"), 2, ckpt_path=tmp_path / "last.ckpt")
 
 
 def test_one_cycle_shorter_than_a_client_s_steps_is_an_error_at_the_door() -> None:
@@ -239,33 +235,26 @@ def test_weight_decay_that_a_term_adds_is_not_kept() -> None:
         optimizer = torch.optim.SGD(parameters, lr=0.1, weight_decay=0.01)
         return [optimizer], [{"scheduler": StepLR(optimizer, 1, 1.0), "interval": "step"}]
 
-    models = []
-    for state in ("kept", "fresh"):
-        algorithm = fl.FedDyn(0.3, 1.0, penalty="weight_decay", optimizer_state=state, executor="sequential")
-        models.append(fit(decaying, algorithm).algorithm.server.model)
-    assert torch.equal(*models)
+    kept, fresh = (
+        fit(decaying, fl.FedDyn(0.3, 1.0, penalty="weight_decay", optimizer_state=state)).server.model
+        for state in ("kept", "fresh")
+    )
+    assert torch.equal(kept, fresh)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda **k: fl.FedNova(momentum=0.9, **k),
-        lambda **k: fl.Scaffold(momentum=0.9, **k),
-        fl.APFL,
-    ],
-)
+@pytest.mark.parametrize("make", [partial(fl.FedNova, momentum=0.9), partial(fl.Scaffold, momentum=0.9), fl.APFL])
 def test_methods_that_count_on_a_fresh_optimizer_are_an_error(make: Callable[..., Any]) -> None:
     with pytest.raises(ValueError, match="fresh"):
         make(optimizer_state="kept")
 
 
 def test_stacks_say_why_they_are_none_and_plain_sgd_is_stacked() -> None:
-    keeping = fl.FedAvg(1.0, optimizer_state="kept", executor="vectorized")
-    fit(adamw, keeping)
-    assert "what their optimizers hold" in keeping._executor.describe()
-    plain = fl.FedAvg(1.0, optimizer_state="kept", executor="vectorized")
-    fit(lambda p: torch.optim.SGD(p, lr=0.1), plain)
-    assert plain._executor.describe() == "in stacks"
+    def told(make: Make) -> str:
+        fit(make, callback := fl.FedAvg(1.0, optimizer_state="kept", executor="vectorized"))
+        return callback._executor.describe()
+
+    assert "what their optimizers hold" in told(adamw)
+    assert told(lambda p: torch.optim.SGD(p, lr=0.1)) == "in stacks"
 
 
 class TwoByHand(Module):
@@ -293,10 +282,8 @@ class TwoByHand(Module):
 
 
 def test_several_optimizers_and_schedules_that_the_module_steps_itself_go_on() -> None:
-    algorithm = fl.Local(executor="sequential")
-    data = fl.TensorDataModule(CLIENTS, batch_size=4, shuffle=False)
-    quiet_trainer(max_epochs=ROUNDS, callbacks=[algorithm]).fit(TwoByHand(), datamodule=data)
-    for client, (x, y) in enumerate(CLIENTS):
+    fit_clients(callback := fl.Local(executor="sequential"), TwoByHand(), CLIENTS, ROUNDS, batch_size=4)
+    for (x, y), model in zip(CLIENTS, own_models(callback.algorithm), strict=True):
         alone = TwoByHand()
         both, schedules = alone.configure_optimizers()
         for _ in range(ROUNDS):
@@ -305,8 +292,7 @@ def test_several_optimizers_and_schedules_that_the_module_steps_itself_go_on() -
                 Module.training_step(alone, (inputs, targets), 0).backward()
                 for each in (*both, *schedules):
                     each.step()
-        expected = nn.utils.parameters_to_vector(alone.parameters()).detach()
-        assert torch.equal(own_models(algorithm)[client], expected)
+        assert torch.equal(model, nn.utils.parameters_to_vector(alone.parameters()).detach())
 
 
 def test_an_optimizer_of_the_last_layer_alone_goes_on() -> None:
