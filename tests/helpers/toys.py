@@ -8,7 +8,7 @@ from typing import Any
 import lightning as L
 import numpy as np
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, Checkpoint
 from torch import Tensor, nn
 
 from fl_lightning import AggregationCallback, TensorDataModule
@@ -61,6 +61,7 @@ def fit_clients(
 ) -> L.Trainer:
     """Train on the clients, by default full-batch, and return the trainer, whose options are the others."""
     data = TensorDataModule(clients, batch_size=batch_size, shuffle=False)
+    options.setdefault("enable_checkpointing", any(isinstance(each, Checkpoint) for each in others))
     trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, *others], **options)
     trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
     return trainer
