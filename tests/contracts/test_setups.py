@@ -15,6 +15,7 @@ from contracts.referee.setups import SETUPS, cells, play
 
 NARROW = ("HeteroFL", "FjORD")
 PARTIAL = (*NARROW, "FedLoRA", "FLoRA")
+KEEPS_NOTHING = ("Scaffold", "FedNova", "QFedAvg", "MIFA", "APFL", "Mime", "MimeLite", "FjORD", "FedDF", "FLoRA")
 #: The methods that the library refuses in a set-up, by the set-up.
 REFUSED: dict[str, tuple[str, ...]] = {
     "buffers averaged": ("FjORD",),
@@ -34,27 +35,12 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "kept, tied head": ("FedNova", "FedPer", "FedRep", "FedBABU", "FedALA", "APFL", "FedRoD", *NARROW, "FLoRA"),
     "kept, early stopping": ("Scaffold", "FedNova", "APFL", "FLoRA"),
     "kept, asynchronous": ("APFL",),
-    "kept, stacked": ("Scaffold", "FedNova", "QFedAvg", "MIFA", "APFL", "Mime", "MimeLite", "FjORD", "FedDF", "FLoRA"),
-    "kept, resumed": ("Scaffold", "FedNova", "QFedAvg", "MIFA", "APFL", "Mime", "MimeLite", "FjORD", "FedDF", "FLoRA"),
-    "kept, two processes": (
-        "Scaffold",
-        "FedNova",
-        "QFedAvg",
-        "MIFA",
-        "APFL",
-        "Mime",
-        "MimeLite",
-        "FjORD",
-        "FedDF",
-        "FLoRA",
-    ),
+    **dict.fromkeys(("kept, stacked", "kept, resumed", "kept, two processes"), KEEPS_NOTHING),
     "personal head": ("Local", "FedPer", "FedRep", "LGFedAvg", "FedProto", "Mime", "MimeLite", "FedDF", "FedMD"),
     "rate by step": ("FedNova", "QFedAvg", "MIFA"),
     "power of choice, personal": ("Mime", "MimeLite", *PARTIAL, "FedDF"),
     "active, personal": ("Mime", "MimeLite", *PARTIAL, "FedDF"),
-    "stacked": ("Mime", "MimeLite", "FjORD", "FedDF"),
-    "resumed": ("Mime", "MimeLite", "FjORD", "FedDF"),
-    "two processes": ("Mime", "MimeLite", "FjORD", "FedDF"),
+    **dict.fromkeys(("stacked", "resumed", "two processes"), ("Mime", "MimeLite", "FjORD", "FedDF")),
     "tied head": ("FedPer", "FedRep", "FedBABU", "FedALA", "FedRoD", *NARROW, "FLoRA"),
 }
 #: The methods that are wrong in a set-up: neither as the referee says nor refused.

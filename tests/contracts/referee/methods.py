@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from contracts.referee.fitting import Training, rows, tensors_of
 from contracts.referee.module import BATCH_SIZE, FEATURES, LR, SIZES, TRAIN, WIDTH, Kind, Net, State, forward
-from contracts.referee.rounds import SGD, SPEEDS, Loss, MustRefuse, Referee, Report, copy, flat, mean, unflat
+from contracts.referee.rounds import BUFFERS, SGD, SPEEDS, Loss, MustRefuse, Referee, Report, copy, flat, mean, unflat
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
@@ -36,6 +36,25 @@ class Personal(Referee):
     """FedPer: the head is each client's own."""
 
     personal = HEAD
+
+
+class ServerSteps(Referee):
+    """FedAvg whose server takes a step of its own."""
+
+    def step(self, delta: Tensor, reports: list[Report]) -> Tensor:
+        """Return the server's step, given that to the mean."""
+        raise NotImplementedError
+
+    def merge(self, reports: list[Report]) -> None:
+        merged = self.average(reports)
+        before = flat(self.server, self.travels)
+        moved = before + self.step(flat(merged, self.travels) - before, reports)
+        merged.update(unflat(moved, self.server, self.travels))
+        self.server = merged
+
+    def update(self, report: Report) -> Tensor:
+        """Return the difference that a client sends."""
+        return flat(report.sent, self.travels) - flat(report.received, self.travels)
 
 
 class OwnModels(Referee):
@@ -105,10 +124,7 @@ class Rep(Referee):
         tuned, _ = self.sgd(first, received, centre=received, frozen=body)
         # what the head's phase changes of buffers is dropped
         start = {**received, **{name: tuned[name] for name in head}}
-        trained, rates = self.sgd(training, start, centre=received, frozen=head)
-        report = Report(training.client, received, trained, {}, rates)
-        report.sent = self.send(training.client, received, trained)
-        return report
+        return self.report(training.client, received, *self.sgd(training, start, centre=received, frozen=head))
 
 
 class LG(Referee):
@@ -157,11 +173,8 @@ class ALA(OwnModels):
                 shares[name] = (shares[name] - self.share_lr * step).clamp(0, 1)
         self.shares[client] = shares
         start = self.mix(last, received, shares)
-        trained, rates = self.sgd(training, start, centre=received)
-        self.own[client] = trained
-        report = Report(client, received, trained, {}, rates)
-        report.sent = self.send(client, received, trained)
-        return report
+        self.own[client], rates = self.sgd(training, start, centre=received)
+        return self.report(client, received, self.own[client], rates)
 
     @staticmethod
     def mix(last: State, received: State, shares: State) -> State:
@@ -178,9 +191,7 @@ class IFCA(OwnModels):
 
     def __init__(self, fitted: Any, *arguments: Any) -> None:
         super().__init__(fitted, *arguments)
-        self.models = [
-            {name: model[name].to(self.first[name].dtype) for name in self.first} for model in fitted.clusters
-        ]
+        self.models = [self.typed(model) for model in fitted.clusters]
         self.chosen: dict[int, int] = {}
 
     def typed(self, model: State) -> State:
@@ -193,11 +204,7 @@ class IFCA(OwnModels):
             candidates = [self.receive(training.client, model, link) for link, model in enumerate(self.models)]
             losses = [self.risk(model, training.client) for model in candidates]
             best = losses.index(min(losses))
-            received = candidates[best]
-            trained, rates = self.local_training(training, received)
-            report = Report(training.client, received, trained, {}, rates)
-            report.sent = self.send(training.client, received, trained)
-            reports.append(report)
+            reports.append(self.visit(training, candidates[best]))
             chosen.append(best)
             # a client says which one it chose
             self.bits_up += 64
@@ -220,11 +227,11 @@ class IFCA(OwnModels):
         return state
 
 
-class Moreau(OwnModels):
+class Moreau(OwnModels, ServerSteps):
     """pFedMe: on each batch theta takes steps of F + lam/2 |theta - w|^2, then w one of lr lam (w - theta)."""
 
     lam = 2.0
-    inner = 2
+    inner = passes = 2
     outer_lr = 0.1
     server_lr = 0.8
 
@@ -232,7 +239,7 @@ class Moreau(OwnModels):
         w = copy(received)
         theta = copy(received)
         optimizer = self.optimizer_of(training)
-        rates = self.rates(training, len(training.batches) // self.inner)
+        rates = self.rates(training, self.steps_of(training))
         for places, lr in zip(training.batches[:: self.inner], rates, strict=True):
             x, y = rows(training.client, places)
             for _ in range(self.inner):
@@ -247,20 +254,15 @@ class Moreau(OwnModels):
         self.own[training.client] = theta
         return w, rates
 
-    def steps_of(self, training: Training) -> int:
-        return len(training.batches) // self.inner
-
-    def merge(self, reports: list[Report]) -> None:
-        merged = self.average(reports)
-        for name in self.travels:
-            merged[name] = self.server[name] + self.server_lr * (merged[name] - self.server[name])
-        self.server = merged
+    def step(self, delta: Tensor, reports: list[Report]) -> Tensor:
+        return self.server_lr * delta
 
 
 class Mixture(OwnModels):
     """APFL: v takes a step along alpha grad F(alpha v + (1 - alpha) w), and w one along grad F(w)."""
 
     alpha = 0.4
+    passes = 2
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -272,7 +274,7 @@ class Mixture(OwnModels):
         w = copy(received)
         v = copy(self.mine.get(training.client, self.first))
         at_w, at_v = SGD(self.kind), SGD(self.kind)
-        rates = self.rates(training, len(training.batches) // 2)
+        rates = self.rates(training, self.steps_of(training))
         for places, lr in zip(training.batches[::2], rates, strict=True):
             x, y = rows(training.client, places)
             gradient, new = self.gradient(self.mix(v, w), x, y, self.trained)
@@ -285,9 +287,6 @@ class Mixture(OwnModels):
         v.update(self.only(w, self.buffers))
         self.mine[training.client] = v
         return w, rates
-
-    def steps_of(self, training: Training) -> int:
-        return len(training.batches) // 2
 
     def mix(self, v: State, w: State) -> State:
         mixed = copy(w)
@@ -305,39 +304,52 @@ class Mixture(OwnModels):
         return mixed
 
 
-class Meta(FineTuned):
-    """Per-FedAvg, first order: w takes a step along the gradient of a second batch at w - alpha grad of a first one."""
+class Walking(Referee):
+    """Takes steps along directions that are found in several passes."""
 
-    alpha = 0.05
+    passes = 2
+
+    def direction(self, w: State, received: State, batches: list[tuple[Tensor, Tensor]]) -> State:
+        """Return the direction of a step at a model, given the batches of all passes."""
+        raise NotImplementedError
 
     def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
         w = copy(received)
         optimizer = self.optimizer_of(training)
-        pairs = list(zip(training.batches[::2], training.batches[1::2], strict=True))
-        rates = self.rates(training, len(pairs))
-        for (inner, outer), lr in zip(pairs, rates, strict=True):
-            gradient, new = self.gradient(w, *rows(training.client, inner), self.trained)
-            w.update(new)
-            there = copy(w)
-            for name in self.trained:
-                there[name] = w[name] - self.alpha * gradient[name]
-            gradient, new = self.gradient(there, *rows(training.client, outer), self.trained)
-            w.update(new)
-            optimizer.step(w, gradient, lr)
+        rates = self.rates(training, self.steps_of(training))
+        begins = range(0, len(training.batches), self.passes)
+        for begin, lr in zip(begins, rates, strict=True):
+            batches = [rows(training.client, places) for places in training.batches[begin : begin + self.passes]]
+            optimizer.step(w, self.direction(w, received, batches), lr)
         return w, rates
+
+    def gradient_at(self, there: State, w: State, batch: tuple[Tensor, Tensor]) -> State:
+        """Return the gradient at a model; the client's model gets the new buffers."""
+        gradient, new = self.gradient(there, *batch, self.trained)
+        w.update(new)
+        return gradient
+
+    def moved(self, state: State, direction: State, step: Any) -> State:
+        return {**state, **{name: state[name] + step * direction[name] for name in self.trained}}
+
+
+class Meta(FineTuned, Walking):
+    """Per-FedAvg, first order: w takes a step along the gradient of a second batch at w - alpha grad of a first one."""
+
+    alpha = 0.05
+
+    def direction(self, w: State, received: State, batches: list[tuple[Tensor, Tensor]]) -> State:
+        inner, outer = batches
+        gradient = self.gradient_at(w, w, inner)
+        return self.gradient_at(self.moved(w, gradient, -self.alpha), w, outer)
 
     def tune(self, training: Training, received: State) -> State:
         """Take the steps of alpha for which the model was learnt, by plain SGD."""
         tuned = copy(received)
         for places in training.batches:
-            gradient, new = self.gradient(tuned, *rows(training.client, places), self.trained)
-            tuned.update(new)
-            for name in self.trained:
-                tuned[name] = tuned[name] - self.alpha * gradient[name]
+            gradient = self.gradient_at(tuned, tuned, rows(training.client, places))
+            tuned = self.moved(tuned, gradient, -self.alpha)
         return tuned
-
-    def steps_of(self, training: Training) -> int:
-        return len(training.batches) // 2
 
 
 class Contrast(Referee):
@@ -424,30 +436,15 @@ class Decorrelated(Referee):
         return super().loss(features, logits, y) + self.beta * correlation.square().mean()
 
 
-class Sharpness(Referee):
+class Sharpness(Walking):
     """FedSAM, eq. (64): a step has the gradient at w + rho g / |g|."""
 
     rho = 0.1
 
-    def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
-        w = copy(received)
-        optimizer = self.optimizer_of(training)
-        rates = self.rates(training, len(training.batches) // 2)
-        for places, lr in zip(training.batches[::2], rates, strict=True):
-            x, y = rows(training.client, places)
-            gradient, new = self.gradient(w, x, y, self.trained)
-            w.update(new)
-            length = flat(gradient, self.trained).norm()
-            there = copy(w)
-            for name in self.trained:
-                there[name] = w[name] + self.rho * gradient[name] / length
-            gradient, new = self.gradient(there, x, y, self.trained)
-            w.update(new)
-            optimizer.step(w, gradient, lr)
-        return w, rates
-
-    def steps_of(self, training: Training) -> int:
-        return len(training.batches) // 2
+    def direction(self, w: State, received: State, batches: list[tuple[Tensor, Tensor]]) -> State:
+        gradient = self.gradient_at(w, w, batches[0])
+        uphill = self.moved(w, gradient, self.rho / flat(gradient, self.trained).norm())
+        return self.gradient_at(uphill, w, batches[0])
 
 
 class Prototypes(Referee):
@@ -524,10 +521,11 @@ class TwoHeads(OwnModels):
         return state
 
 
-class Dynamic(Referee):
+class Dynamic(ServerSteps):
     """FedDyn, eq. (9)-(12), with lambda_k = -g_k / alpha_k."""
 
     alpha = 0.1
+    uniform = True
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -549,15 +547,14 @@ class Dynamic(Referee):
             self.duals[client][name] = self.duals[client][name] + trained[name] - received[name]
         return trained, rates
 
-    def merge(self, reports: list[Report]) -> None:
-        merged = self.average(reports, [1.0] * len(reports))
-        for name in self.travels:
-            merged[name] = merged[name] + sum(self.duals[client][name] for client in self.clients) / len(SIZES)
-        self.server = merged
+    def step(self, delta: Tensor, reports: list[Report]) -> Tensor:
+        return delta + sum(flat(dual, self.travels) for dual in self.duals.values()) / len(SIZES)
 
 
 class Scaffold(Referee):
     """SCAFFOLD, eq. (13)-(16), option 2; momentum lengthens the reach of the steps."""
+
+    uniform = True
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -585,9 +582,6 @@ class Scaffold(Referee):
         self.bits_up += 64 * self.count(self.travels)
         return trained, rates
 
-    def merge(self, reports: list[Report]) -> None:
-        self.server = self.average(reports, [1.0] * len(reports))
-
 
 def way(rates: list[float], momentum: float) -> float:
     """Return how far SGD with momentum gets along a constant gradient of length 1."""
@@ -599,92 +593,79 @@ def way(rates: list[float], momentum: float) -> float:
     return reach
 
 
-class Nova(Referee):
+class Nova(ServerSteps):
     """FedNova, eq. (58): w + tau sum p_k delta_k / |a_k|, tau = sum p_k |a_k|."""
 
-    def merge(self, reports: list[Report]) -> None:
+    def step(self, delta: Tensor, reports: list[Report]) -> Tensor:
         total = sum(SIZES[report.client] for report in reports)
-        shares = [SIZES[report.client] / total for report in reports]
-        reaches = [way([1.0] * len(report.rates), self.kind.momentum) for report in reports]
-        tau = sum(share * reach for share, reach in zip(shares, reaches, strict=True))
-        merged = self.average(reports)
-        for name in self.travels:
-            move = sum(
-                share * (report.sent[name] - report.received[name]) / reach
-                for report, share, reach in zip(reports, shares, reaches, strict=True)
-            )
-            merged[name] = self.server[name] + tau * move
-        self.server = merged
+        tau: Any = 0.0
+        move: Any = 0.0
+        for report in reports:
+            share = SIZES[report.client] / total
+            reach = way([1.0] * len(report.rates), self.kind.momentum)
+            tau += share * reach
+            move = move + share * self.update(report) / reach
+        return tau * move
 
 
-class Fair(Referee):
+class Fair(ServerSteps):
     """q-FedAvg, eq. (59), with L the inverse of the learning rate."""
 
     q = 0.5
 
     def visit(self, training: Training, received: State | None = None) -> Report:
         report = super().visit(training, received)
-        report.weight = self.risk(report.received, training.client)
+        report.loss = self.risk(report.received, training.client)
         self.bits_up += 64
         return report
 
-    def merge(self, reports: list[Report]) -> None:
-        powers = [report.weight**self.q for report in reports]
-        merged = self.average(reports, powers)
-        top = {name: torch.zeros_like(self.server[name]) for name in self.travels}
+    def weights_of(self, reports: list[Report]) -> list[float]:
+        return [report.loss**self.q for report in reports]
+
+    def step(self, delta: Tensor, reports: list[Report]) -> Tensor:
+        top: Any = 0.0
         bottom = 0.0
-        for report, power in zip(reports, powers, strict=True):
-            d = {name: (report.received[name] - report.sent[name]) / LR for name in self.travels}
-            square = float(flat(d, self.travels).square().sum())
-            bottom += self.q * report.weight ** (self.q - 1) * square + power / LR
-            for name in self.travels:
-                top[name] = top[name] + power * d[name]
-        for name in self.travels:
-            merged[name] = self.server[name] - top[name] / bottom
-        self.server = merged
+        for report, power in zip(reports, self.weights_of(reports), strict=True):
+            d = -self.update(report) / LR
+            top = top + power * d
+            bottom += self.q * report.loss ** (self.q - 1) * float(d.square().sum()) + power / LR
+        return -top / bottom
 
 
-class Extrapolated(Referee):
+class Extrapolated(ServerSteps):
     """FedExP, eq. (83): a step along the mean update, which is the longer, the more updates differ."""
 
     epsilon = 1e-6
+    uniform = True
 
-    def merge(self, reports: list[Report]) -> None:
-        merged = self.average(reports, [1.0] * len(reports))
-        updates = [flat(report.sent, self.travels) - flat(report.received, self.travels) for report in reports]
-        together = torch.stack(updates).mean(0)
-        squares = sum(float(update.square().sum()) for update in updates) / len(updates)
-        eta = max(1.0, squares / (2 * (float(together.square().sum()) + self.epsilon)))
-        moved = flat(self.server, self.travels) + eta * together
-        merged.update(unflat(moved, self.server, self.travels))
-        self.server = merged
+    def step(self, delta: Tensor, reports: list[Report]) -> Tensor:
+        updates = torch.stack([self.update(report) for report in reports])
+        together = updates.mean(0)
+        squares = float(updates.square().sum()) / len(updates)
+        return max(1.0, squares / (2 * (float(together.square().sum()) + self.epsilon))) * together
 
 
-class Remembered(Referee):
+class Remembered(ServerSteps):
     """MIFA, eq. (84), (85), at a learning rate that is the same in all rounds."""
+
+    uniform = True
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.gradients = {client: torch.zeros(self.count(self.travels), dtype=torch.float64) for client in self.clients}
+        self.gradients: dict[int, Tensor] = {}
 
-    def merge(self, reports: list[Report]) -> None:
-        merged = self.average(reports, [1.0] * len(reports))
+    def step(self, delta: Tensor, reports: list[Report]) -> Tensor:
         for report in reports:
-            apart = flat(report.received, self.travels) - flat(report.sent, self.travels)
-            self.gradients[report.client] = apart / LR
-        total = torch.stack(list(self.gradients.values())).sum(0)
-        moved = flat(self.server, self.travels) - LR * total / len(SIZES)
-        merged.update(unflat(moved, self.server, self.travels))
-        self.server = merged
+            self.gradients[report.client] = -self.update(report) / LR
+        return -LR * sum(self.gradients.values()) / len(SIZES)
 
 
-class Mimic(Referee):
+class Mimic(Walking):
     """Mime with momentum, eq. (86)-(88): s stays as it is in a round, and gradients are corrected."""
 
     beta = 0.9
     corrected = True
-    #: How often a step passes its batch through.
-    passes = 2
+    uniform = True
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -703,7 +684,7 @@ class Mimic(Referee):
         size = 64 * self.count(self.travels) * len(reports)
         self.bits_down += size * (2 if self.corrected else 1)
         self.bits_up += size
-        self.server = self.average(reports, [1.0] * len(reports))
+        self.server = self.average(reports)
         for name in self.travels:
             self.s[name] = (1 - self.beta) * self.c[name] + self.beta * self.s[name]
 
@@ -719,24 +700,12 @@ class Mimic(Referee):
         gradients = torch.autograd.grad(total, [leaves[name] for name in self.travels])
         return dict(zip(self.travels, gradients, strict=True))
 
-    def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
-        w = copy(received)
-        optimizer = self.optimizer_of(training)
-        rates = self.rates(training, self.steps_of(training))
-        for places, lr in zip(training.batches[:: self.passes], rates, strict=True):
-            x, y = rows(training.client, places)
-            g, new = self.gradient(w, x, y, self.trained)
-            w.update(new)
-            if self.corrected:
-                there = {**w, **self.only(received, self.trained)}
-                at_x, new = self.gradient(there, x, y, self.trained)
-                w.update(new)
-                g = {name: g[name] - at_x[name] + self.c[name] for name in self.trained}
-            optimizer.step(w, {name: (1 - self.beta) * g[name] + self.beta * self.s[name] for name in self.trained}, lr)
-        return w, rates
-
-    def steps_of(self, training: Training) -> int:
-        return len(training.batches) // self.passes
+    def direction(self, w: State, received: State, batches: list[tuple[Tensor, Tensor]]) -> State:
+        g = self.gradient_at(w, w, batches[0])
+        if self.corrected:
+            at_x = self.gradient_at({**w, **self.only(received, self.trained)}, w, batches[0])
+            g = {name: g[name] - at_x[name] + self.c[name] for name in self.trained}
+        return {name: (1 - self.beta) * g[name] + self.beta * self.s[name] for name in self.trained}
 
 
 class MimicLite(Mimic):
@@ -750,26 +719,18 @@ class Narrow(Referee):
     """HeteroFL, eq. (91), (94): clients train small networks, and values are means over the clients that have them."""
 
     widths = (1.0, 0.5, 0.75)
+    uniform = True
     #: The dimensions of hidden units.
     shrinking: ClassVar[Mapping[str, int]] = {
-        "body.weight": 0,
-        "body.bias": 0,
-        "norm.weight": 0,
-        "norm.bias": 0,
-        "norm.running_mean": 0,
-        "norm.running_var": 0,
-        "centre": 0,
+        **dict.fromkeys(("body.weight", "body.bias", "norm.weight", "norm.bias", *BUFFERS), 0),
         "head.weight": 1,
     }
-
-    def weight(self, client: int) -> float:
-        return 1.0
 
     def cut(self, state: State, width: float) -> State:
         """Return the leading units of a model, as tensors that are really smaller."""
         small = copy(state)
         for name, dim in self.shrinking.items():
-            if name in state:
+            if name in state and state[name].dim():
                 small[name] = state[name].narrow(dim, 0, math.ceil(width * WIDTH)).clone()
         return small
 
@@ -799,14 +760,13 @@ class Narrow(Referee):
         self.at = client
         return super().send(client, received, trained)
 
-    def average(self, reports: list[Report], weights: Sequence[float] | None = None) -> State:
+    def average(self, reports: list[Report]) -> State:
         merged = copy(self.server)
         for name in self.travels + self.buffers:
             total: Any = 0.0
             shares: Any = 0.0
-            for report in reports:
+            for report, weight in zip(reports, self.weights_of(reports), strict=True):
                 sent = {name: report.sent[name]}
-                weight = self.weight(report.client)
                 total = total + weight * self.padded(sent, 0.0)[name].double()
                 present = {name: torch.ones_like(sent[name])}
                 shares = shares + weight * self.padded(present, 0.0)[name].double()
@@ -830,8 +790,7 @@ class Narrow(Referee):
 class OrderedSteps(Narrow):
     """FjORD, eq. (93), (94): each step has the gradient of a width that is drawn up to the client's own."""
 
-    def weight(self, client: int) -> float:
-        return float(SIZES[client])
+    uniform = False
 
     def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
         state = copy(received)
@@ -852,6 +811,7 @@ class Ranks(Narrow):
     """FedLoRA, eq. (79), of unequal ranks: adapters are really smaller, and means are over those that have a rank."""
 
     widths = (2.0, 1.0, 2.0)
+    uniform = False
 
     def __init__(self, fitted: Any, kind: Kind, options: Any) -> None:
         first = tensors_of(with_adapters(Net(kind)))
@@ -859,9 +819,6 @@ class Ranks(Narrow):
         self.trained = [name for name in self.trained if "lora_" in name]
         self.kept = [name for name in self.kept if name in self.trained + self.buffers]
         self.travels = [name for name in self.trained if name not in self.kept]
-
-    def weight(self, client: int) -> float:
-        return float(SIZES[client])
 
     def cut(self, state: State, width: float) -> State:
         small = copy(state)
@@ -914,7 +871,7 @@ class Stacks(Ranks):
 
     def merge(self, reports: list[Report]) -> None:
         merged = self.average(reports)
-        weights = [self.weight(report.client) for report in reports]
+        weights = self.weights_of(reports)
         size = 0
         for place, layer in enumerate(self.layers):
             a, b = f"{layer}.lora_A", f"{layer}.lora_B"
@@ -962,54 +919,26 @@ def narrow_parts(objective: Any, weighting: Any) -> dict[str, Any]:
     return {"exchange": [held], "objective": objective(held), "aggregation": parts.HolderMean(held, weighting)}
 
 
-class ServerSteps(Referee):
-    """FedAvg whose server takes a step along the mean's difference."""
-
-    def step(self, delta: Tensor) -> Tensor:
-        """Return the server's step."""
-        raise NotImplementedError
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        size = self.count(self.travels)
-        self.m = torch.zeros(size, dtype=torch.float64)
-        self.v = torch.zeros(size, dtype=torch.float64)
-
-    def merge(self, reports: list[Report]) -> None:
-        merged = self.average(reports)
-        before = flat(self.server, self.travels)
-        after = before + self.step(flat(merged, self.travels) - before)
-        sizes = [self.server[name].numel() for name in self.travels]
-        for name, piece in zip(self.travels, after.split(sizes), strict=True):
-            merged[name] = piece.reshape(self.server[name].shape)
-        self.server = merged
-
-
-class Outer(Referee):
+class Outer(ServerSteps):
     """DiLoCo, eq. (81), (82): inner optimizers go on, and the outer one is SGD with Nesterov momentum."""
 
     always_kept = True
+    uniform = True
     outer_lr = 0.7
     beta = 0.9
+    velocity: Any = 0.0
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.velocity: Tensor | None = None
-
-    def merge(self, reports: list[Report]) -> None:
-        merged = self.average(reports, [1.0] * len(reports))
-        before = flat(self.server, self.travels)
-        d = before - flat(merged, self.travels)
-        self.velocity = d if self.velocity is None else self.beta * self.velocity + d
-        moved = before - self.outer_lr * (d + self.beta * self.velocity)
-        merged.update(unflat(moved, self.server, self.travels))
-        self.server = merged
+    def step(self, delta: Tensor, reports: list[Report]) -> Tensor:
+        self.velocity = self.beta * self.velocity - delta
+        return -self.outer_lr * (self.beta * self.velocity - delta)
 
 
 class ServerMomentum(ServerSteps):
     """FedAvgM, eq. (21)."""
 
-    def step(self, delta: Tensor) -> Tensor:
+    m: Any = 0.0
+
+    def step(self, delta: Tensor, reports: list[Report]) -> Tensor:
         self.m = 0.9 * self.m + delta
         return self.m
 
@@ -1017,7 +946,9 @@ class ServerMomentum(ServerSteps):
 class ServerAdagrad(ServerSteps):
     """FedAdagrad, eq. (17)-(20), without a first moment."""
 
-    def step(self, delta: Tensor) -> Tensor:
+    v: Any = 0.0
+
+    def step(self, delta: Tensor, reports: list[Report]) -> Tensor:
         self.v = self.v + delta**2
         return 0.1 * delta / (self.v.sqrt() + 1e-3)
 
@@ -1025,7 +956,10 @@ class ServerAdagrad(ServerSteps):
 class ServerAdam(ServerSteps):
     """FedAdam, eq. (17)-(20)."""
 
-    def step(self, delta: Tensor) -> Tensor:
+    m: Any = 0.0
+    v: Any = 0.0
+
+    def step(self, delta: Tensor, reports: list[Report]) -> Tensor:
         self.m = 0.9 * self.m + 0.1 * delta
         self.v = self.second(delta**2)
         return 0.01 * self.m / (self.v.sqrt() + 1e-3)
@@ -1054,29 +988,23 @@ class Async(Referee):
     def merge(self, reports: list[Report]) -> None:
         [report] = reports
         share = 0.6 / (1 + report.staleness) ** 0.5
-        merged = copy(self.server)
-        for name in self.travels + self.buffers:
-            mixed = (1 - share) * self.server[name].double() + share * report.sent[name].double()
-            merged[name] = mixed if merged[name].is_floating_point() else mixed.round().to(merged[name].dtype)
-        self.server = merged
+        self.server = self.mean_of([self.server, report.sent], [1 - share, share])
 
 
-class Buff(Referee):
+class Buff(ServerSteps):
     """FedBuff, eq. (27)-(29): w + sum s(d) delta / K, s(d) = 1 / sqrt(1 + d)."""
 
     asynchronous = True
 
-    def merge(self, reports: list[Report]) -> None:
-        weights = [(1 + report.staleness) ** -0.5 for report in reports]
-        merged = self.average(reports, weights)
-        for name in self.travels:
-            deltas = [report.sent[name] - report.received[name] for report in reports]
-            moves = sum(weight * delta for weight, delta in zip(weights, deltas, strict=True))
-            merged[name] = self.server[name] + moves / len(reports)
-        self.server = merged
+    def weights_of(self, reports: list[Report]) -> list[float]:
+        return [(1 + report.staleness) ** -0.5 for report in reports]
+
+    def step(self, delta: Tensor, reports: list[Report]) -> Tensor:
+        moves = [s * self.update(report) for s, report in zip(self.weights_of(reports), reports, strict=True)]
+        return sum(moves) / len(reports)
 
 
-class DynamicBuff(Referee):
+class DynamicBuff(ServerSteps):
     """Gao et al. 2024, eq. (30)-(33): x + alpha (sum beta_b x_b - x), beta_b in proportion to n e^(s_b / f_b)."""
 
     asynchronous = True
@@ -1089,16 +1017,16 @@ class DynamicBuff(Referee):
     def counter(self) -> int:
         return self.arrived
 
-    def merge(self, reports: list[Report]) -> None:
+    def weights_of(self, reports: list[Report]) -> list[float]:
         clients = [report.client for report in reports]
         weights = []
         for report in reports:
             staleness = (1 + report.staleness) ** -self.alpha
             weights.append(SIZES[report.client] * math.exp(staleness / clients.count(report.client)))
-        merged = self.average(reports, weights)
-        for name in self.travels:
-            merged[name] = self.server[name] + self.alpha * (merged[name] - self.server[name])
-        self.server = merged
+        return weights
+
+    def step(self, delta: Tensor, reports: list[Report]) -> Tensor:
+        return self.alpha * delta
 
 
 class ShowsMean(Referee):
@@ -1138,10 +1066,7 @@ class Circulating(ShowsMean):
             self.models = self.copies()
 
     def merged(self) -> State:
-        merged = copy(self.server)
-        names = self.travels + self.buffers
-        merged.update(mean([self.only(model, names) for model in self.models], [1.0] * len(self.models)))
-        return merged
+        return self.mean_of(self.models, [1.0] * len(self.models))
 
 
 PUBLIC = torch.randn(10, FEATURES, generator=torch.Generator().manual_seed(11), dtype=torch.float64)
@@ -1205,9 +1130,7 @@ class Agreeing(Referee):
             client = training.client
             start = self.digest(received[client], lessons * 2) if have_trained else received[client]
             trained, rates = self.sgd(training, start, centre=received[client])
-            report = Report(client, received[client], trained, {}, rates)
-            report.sent = self.send(client, received[client], trained)
-            reports.append(report)
+            reports.append(self.report(client, received[client], trained, rates))
         self.held = {}
         self.merge(reports)
 
@@ -1254,10 +1177,9 @@ class Hierarchy(ShowsMean):
         for group in self.groups:
             members = [report for report in reports if report.client in group]
             if members:
-                names = self.travels + self.buffers
-                sent = [{name: report.sent[name].double() for name in names} for report in members]
-                weights = [float(SIZES[report.client]) for report in members]
-                self.models[group] = {**self.server, **mean(sent, weights)}
+                # counters of a region need not be whole numbers
+                sent = [{name: tensor.double() for name, tensor in report.sent.items()} for report in members]
+                self.models[group] = self.mean_of(sent, self.weights_of(members))
         if (number + 1) % self.inner_rounds == 0:
             self.server = self.merged()
             self.models = {}
@@ -1265,11 +1187,8 @@ class Hierarchy(ShowsMean):
     def merged(self) -> State:
         if not self.models:
             return self.server
-        merged = copy(self.server)
-        names = self.travels + self.buffers
         weights = [float(sum(SIZES[client] for client in group)) for group in self.models]
-        merged.update(mean([self.only(model, names) for model in self.models.values()], weights))
-        return self.typed(merged)
+        return self.typed(self.mean_of(list(self.models.values()), weights))
 
 
 @dataclass(frozen=True)

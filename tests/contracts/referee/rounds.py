@@ -94,8 +94,8 @@ class Report:
     received: State
     trained: State
     sent: State
-    rates: list[float] = field(default_factory=list)
-    weight: float = 0.0
+    rates: list[float]
+    loss: float = 0.0
     staleness: int = 0
 
 
@@ -183,6 +183,10 @@ class Referee:
     always_kept = False
     #: The trainings whose optimizers they may keep.
     kept_phases: tuple[int, ...] = (0,)
+    #: Whether clients count alike, and not by their samples.
+    uniform = False
+    #: How often a step passes a batch through.
+    passes = 1
 
     def __init__(self, fitted: Fitted, kind: Kind, options: Options) -> None:
         self.kind = kind
@@ -331,10 +335,10 @@ class Referee:
         """Let one client train the server's model, or one that it received before."""
         if received is None:
             received = self.receive(training.client)
-        trained, rates = self.local_training(training, received)
-        report = Report(training.client, received, trained, {}, rates)
-        report.sent = self.send(training.client, received, trained)
-        return report
+        return self.report(training.client, received, *self.local_training(training, received))
+
+    def report(self, client: int, received: State, trained: State, rates: list[float]) -> Report:
+        return Report(client, received, trained, self.send(client, received, trained), rates)
 
     def local_training(self, training: Training, received: State) -> tuple[State, list[float]]:
         return self.sgd(training, received, centre=received)
@@ -342,13 +346,17 @@ class Referee:
     def merge(self, reports: list[Report]) -> None:
         self.server = self.average(reports)
 
-    def average(self, reports: list[Report], weights: Sequence[float] | None = None) -> State:
+    def average(self, reports: list[Report]) -> State:
         """Return the server's model with the mean of what travels."""
-        if weights is None:
-            weights = [SIZES[report.client] for report in reports]
-        merged = copy(self.server)
-        merged.update(mean([self.only(report.sent, self.travels + self.buffers) for report in reports], weights))
-        return merged
+        return self.mean_of([report.sent for report in reports], self.weights_of(reports))
+
+    def weights_of(self, reports: list[Report]) -> list[float]:
+        return [1.0 if self.uniform else float(SIZES[report.client]) for report in reports]
+
+    def mean_of(self, models: Sequence[State], weights: Sequence[float]) -> State:
+        """Return the server's model with a mean of what travels of some models."""
+        names = self.travels + self.buffers
+        return {**copy(self.server), **mean([self.only(model, names) for model in models], weights)}
 
     # ---- between server and clients ----
 
@@ -539,7 +547,7 @@ class Referee:
         return math.ceil(sum(counts) / len(counts))
 
     def steps_of(self, training: Training) -> int:
-        return len(training.batches)
+        return len(training.batches) // self.passes
 
     def advance(self, number: int) -> None:
         if self.kind.decays and self.of_phase(number, 0):
