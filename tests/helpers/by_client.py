@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from fl_lightning import TensorDataModule
+from helpers.small_table import spec
 
 _VALUES = {"train": 0.0, "val": 1.0, "test": 2.0}
 
@@ -29,10 +30,7 @@ def table_of_clients(stages: list[str], of_clients: bool = True, **changes: Any)
             "class_path": "helpers.by_client.ByClient",
             "init_args": {"stages": stages, "of_clients": of_clients},
         },
-        "model": {
-            "class_path": "fl_lightning.models.LogisticRegressionClassifier",
-            "init_args": {"in_features": 2, "num_classes": 2},
-        },
+        "model": spec("models.LogisticRegressionClassifier", in_features=2, num_classes=2),
         "validate_on_test": changes.pop("validate_on_test", False),
     }
     if not of_clients:
@@ -40,9 +38,7 @@ def table_of_clients(stages: list[str], of_clients: bool = True, **changes: Any)
     return {
         "name": "by client",
         "data": {"d": data},
-        "methods": {
-            "FedAvg": {"callback": {"class_path": "fl_lightning.FedAvg", "init_args": {"clients_per_round": 2}}}
-        },
+        "methods": {"FedAvg": {"callback": spec("FedAvg", clients_per_round=2)}},
         "trainer": {"max_epochs": 1, "accelerator": "cpu"},
         **changes,
     }

@@ -5,39 +5,29 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+
+def spec(path: str, **init_args: Any) -> dict[str, Any]:
+    """Return what a table says of an object of the library."""
+    return {"class_path": f"fl_lightning.{path}", "init_args": init_args}
+
+
 TABLE: dict[str, Any] = {
     "name": "small",
     "data": {
         "digits": {
-            "datamodule": {
-                "class_path": "fl_lightning.datamodules.DigitsDataModule",
-                "init_args": {
-                    "partitioner": {
-                        "class_path": "fl_lightning.partitioners.DirichletPartitioner",
-                        "init_args": {"num_clients": 10, "alpha": 0.3, "seed": 0},
-                    },
-                    "split": {
-                        "class_path": "fl_lightning.data.ClientSplit",
-                        "init_args": {"num_folds": 5, "fold": "$fold", "seed": 0},
-                    },
-                    "batch_size": 64,
-                },
-            },
-            "model": {
-                "class_path": "fl_lightning.models.LogisticRegressionClassifier",
-                "init_args": {"in_features": 3072, "num_classes": 10, "lr": "$lr"},
-            },
+            "datamodule": spec(
+                "datamodules.DigitsDataModule",
+                partitioner=spec("partitioners.DirichletPartitioner", num_clients=10, alpha=0.3, seed=0),
+                split=spec("data.ClientSplit", num_folds=5, fold="$fold", seed=0),
+                batch_size=64,
+            ),
+            "model": spec("models.LogisticRegressionClassifier", in_features=3072, num_classes=10, lr="$lr"),
             "values": {"lr": 0.01},
         }
     },
     "methods": {
-        "FedAvg": {"callback": {"class_path": "fl_lightning.FedAvg", "init_args": {"clients_per_round": 2}}},
-        "RADFed": {
-            "callback": {
-                "class_path": "fl_lightning.RADFed",
-                "init_args": {"redistributions": 2, "clients_per_round": 2},
-            }
-        },
+        "FedAvg": {"callback": spec("FedAvg", clients_per_round=2)},
+        "RADFed": {"callback": spec("RADFed", redistributions=2, clients_per_round=2)},
     },
     "trainer": {"max_epochs": 4, "accelerator": "cpu"},
     "select": "best on validation",

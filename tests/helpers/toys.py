@@ -19,10 +19,10 @@ from fl_lightning.testing.fits import quiet_trainer
 class Quadratic(L.LightningModule):
     """f_k(w) = a_k/2 (w - c_k)^2 in float64; a batch is (a, c), each of shape (n,) or (n, d)."""
 
-    def __init__(self, lr: float, start: float | list[float] = 0.0) -> None:
+    def __init__(self, lr: float, start: float | list[float] = 0.0, make_optimizer: Any = None) -> None:
         super().__init__()
         self.w = nn.Parameter(torch.tensor(start, dtype=torch.float64))
-        self.lr = lr
+        self.lr, self.make_optimizer = lr, make_optimizer
         self.seen: list[float] = []
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
@@ -31,6 +31,8 @@ class Quadratic(L.LightningModule):
         return (0.5 * a * (self.w - c) ** 2).sum() / len(c)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
+        if self.make_optimizer is not None:
+            return self.make_optimizer(self.parameters())
         return torch.optim.SGD(self.parameters(), lr=self.lr)
 
 
