@@ -36,28 +36,32 @@ class Slope(L.LightningModule):
         return SGD(self.parameters(), lr=0.125, fused=self.fused)
 
 
-def scaled(callbacks: list[Any], slopes: list[float], fused: bool, scale: float = 2.0**16, rounds: int = 1) -> float:
-    """Return w after rounds of four steps."""
+def scaled(callbacks: list[Any], slopes: list[float], fused: bool, scale: float = 2.0**16, rounds: int = 1) -> Any:
+    """Return the trainer after rounds of four steps."""
     plugin = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu", init_scale=scale))
     data = TensorDataModule([(torch.full((32, 1), slope),) for slope in slopes], batch_size=8)
-    trainer = fit(callbacks[0], Slope(fused), data, rounds, *callbacks[1:], plugins=[plugin])
-    return trainer.lightning_module.w.item()
+    return fit(callbacks[0], Slope(fused), data, rounds, *callbacks[1:], plugins=[plugin])
+
+
+def end_of(*arguments: Any, **options: Any) -> float:
+    """Return w after rounds of four steps."""
+    return float(scaled(*arguments, **options).lightning_module.w)
 
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("executor", ["sequential", "vectorized"])
 def test_pulls_under_a_scaler(fused: bool, executor: Any) -> None:
     # w <- w - 1/8 (1 + 4 w): -1/8, -3/16, -7/32, -15/64
-    assert scaled([FedProx(4.0, 1.0, executor=executor)], [1.0, 1.0], fused) == -15 / 64
+    assert end_of([FedProx(4.0, 1.0, executor=executor)], [1.0, 1.0], fused) == -15 / 64
     # FedDyn's server goes beyond the mean of clients by the mean drift
-    assert scaled([FedDyn(4.0, 1.0, executor=executor)], [1.0, 1.0], fused) == -15 / 32
+    assert end_of([FedDyn(4.0, 1.0, executor=executor)], [1.0, 1.0], fused) == -15 / 32
 
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_control_variates_under_a_scaler(fused: bool) -> None:
     # four steps against slopes 1 and 3 end at -1/2 and -3/2; then both clients follow the mean slope, 2
     callback = Scaffold(1.0)
-    assert scaled([callback], [1.0, 3.0], fused, rounds=2) == -2.0
+    assert end_of([callback], [1.0, 3.0], fused, rounds=2) == -2.0
     assert [callback.client_control_variate(k).item() for k in (0, 1)] == [1.0, 3.0]
 
 
@@ -66,7 +70,7 @@ def test_control_variates_under_a_scaler(fused: bool) -> None:
 def test_a_step_that_the_scaler_skips_does_not_count(fused: bool, momentum: float) -> None:
     # 3 times 2^127 is infinite in single precision, half of that is not: three of four steps are made
     callback = Scaffold(1.0, momentum=momentum)
-    module_moves = scaled([callback], [3.0], fused, scale=2.0**127)
+    module_moves = end_of([callback], [3.0], fused, scale=2.0**127)
     assert module_moves == -9 / 8
     reach = {0.0: 3.0, 0.5: 1 + 1.5 + 1.75}[momentum]  # of three steps, if the optimizer had the momentum
     assert callback.client_control_variate(0).item() == pytest.approx(9 / reach, rel=1e-6)
@@ -76,7 +80,7 @@ def test_a_step_that_the_scaler_skips_does_not_count(fused: bool, momentum: floa
 def test_private_gradients_under_a_scaler(fused: bool) -> None:
     # a gradient of 100 becomes 1, in each of four steps
     privacy = ExamplePrivacy(1.0, noise_multiplier=0.0, delta=1e-5)
-    assert scaled([privacy, FedAvg(1.0)], [100.0], fused) == -0.5
+    assert end_of([privacy, FedAvg(1.0)], [100.0], fused) == -0.5
 
 
 # ---- sparse gradients ----
@@ -133,19 +137,10 @@ def test_an_optimizer_of_sparse_gradients_alone() -> None:
 # ---- optimizers that look at the loss ----
 
 
-class With(Quadratic):
-    """Has another optimizer than SGD."""
-
-    def __init__(self, make: Callable[..., Optimizer]) -> None:
-        super().__init__(0.5)
-        self.make = make
-
-    def configure_optimizers(self) -> Optimizer:
-        return self.make(self.parameters())
-
-
-def searching(parameters: Any) -> Optimizer:
-    return LBFGS(parameters, max_iter=30, tolerance_grad=1e-13, tolerance_change=1e-15, line_search_fn="strong_wolfe")
+def searching() -> Quadratic:
+    """Return a module whose optimizer searches along lines."""
+    options = {"max_iter": 30, "tolerance_grad": 1e-13, "tolerance_change": 1e-15, "line_search_fn": "strong_wolfe"}
+    return Quadratic(0.5, make_optimizer=partial(LBFGS, **options))
 
 
 class Polyak(Optimizer):
@@ -168,16 +163,16 @@ ONE = quadratic_clients([1.0], [4.0])
 
 def test_a_line_search_minimises_the_corrected_objective() -> None:
     # 1/2 (w - 4)^2 + 1/2 (w - w')^2 has its minimum at (4 + w') / 2
-    assert fit_quadratic(FedProx(1.0, 1.0), With(searching), ONE, 2).item() == pytest.approx(3.0, abs=1e-9)
+    assert fit_quadratic(FedProx(1.0, 1.0), searching(), ONE, 2).item() == pytest.approx(3.0, abs=1e-9)
     # FedDyn with equal curvatures: the mean of the optima from the first round on
     clients = quadratic_clients([1.0, 1.0, 1.0], [0.0, 3.0, 9.0])
-    assert fit_quadratic(FedDyn(1.0, 1.0), With(searching), clients, 3).item() == pytest.approx(4.0, abs=1e-9)
+    assert fit_quadratic(FedDyn(1.0, 1.0), searching(), clients, 3).item() == pytest.approx(4.0, abs=1e-9)
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
 def test_an_optimizer_of_a_users_own_sees_the_terms_value(precision: Any) -> None:
     # from 0: loss 8, gradient -4, so to 2; there loss 2 + 4 and gradient -2 + 4, so to 2 - 6/4 2
-    module = With(Polyak)
+    module = Quadratic(0.5, make_optimizer=Polyak)
     data = TensorDataModule(ONE, batch_size=None)
     fit(FedProx(2.0, 1.0, local_steps=2), module, data, 1, precision=precision)
     assert module.w.item() == -1.0
@@ -204,7 +199,7 @@ class Adds(LocalObjective):
 
 def test_a_term_of_another_form_has_a_value_of_its_own() -> None:
     # w - 4 + 3 w^2 = 0 at (-1 + 7) / 6
-    end = fit_quadratic(Federated(1.0, objective=Adds()), With(searching), ONE, 1)
+    end = fit_quadratic(Federated(1.0, objective=Adds()), searching(), ONE, 1)
     assert end.item() == pytest.approx(1.0, abs=1e-9)
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import pytest
 import torch
+from clients.test_corrected_steps import scaled
 from helpers.toys import Quadratic, fit_clients, quadratic_clients
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers.logger import DummyLogger
-from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor, nn
 from torch.optim import LBFGS, SGD, Optimizer
 from torch.optim.lr_scheduler import LinearLR
@@ -209,33 +210,13 @@ def test_a_batch_without_a_loss_is_a_step_that_moves_nothing() -> None:
     assert set(ends.values()) == {(1.0, 1)}
 
 
-# ---- a gradient scaler ----
-
-
-class Slope(L.LightningModule):
-    """The loss is w times the batch's mean, so that a client's gradient is its slope, at any point."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(1))
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return (self.w * batch[0]).mean()
-
-    def configure_optimizers(self) -> Optimizer:
-        return SGD(self.parameters(), lr=0.125)
-
-
 @pytest.mark.parametrize("name", ["FedSAM", "Per-FedAvg", "Per-FedAvg, second order", "APFL"])
 def test_a_step_that_a_gradient_scaler_skips_does_not_count(name: str) -> None:
     # 3 times 2^127 is infinite in single precision, half of that is not: three of four steps are made
-    plugin = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu", init_scale=2.0**127))
-    slopes = fl.TensorDataModule([(torch.full((32, 1), 3.0),)], batch_size=8)
-    module, hooks = Slope(), Hooks()
-    trainer = fit(METHODS[name][0](local_steps=STEPS), module, slopes, 1, hooks, plugins=[plugin])
+    trainer = scaled([METHODS[name][0](local_steps=STEPS), hooks := Hooks()], [3.0], False, scale=2.0**127)
     # APFL skips the step of v alone, as the scale is halved before that of w
     made = 4 if name == "APFL" else 3
-    assert module.w.item() == pytest.approx(-made * 3 / 8, abs=1e-6)
+    assert trainer.lightning_module.w.item() == pytest.approx(-made * 3 / 8, abs=1e-6)
     assert hooks.num_steps[0] == made
     assert trainer.global_step == STEPS
 
@@ -244,24 +225,14 @@ def test_a_step_that_a_gradient_scaler_skips_does_not_count(name: str) -> None:
 
 
 class Manual(Quadratic):
-    def __init__(self) -> None:
-        super().__init__(0.5)
-        self.automatic_optimization = False
-
-
-class Searching(Quadratic):
-    def __init__(self) -> None:
-        super().__init__(0.5)
-
-    def configure_optimizers(self) -> Optimizer:
-        return LBFGS(self.parameters())
+    automatic_optimization = False
 
 
 class TwoWays(Quadratic):
     """Maximises by some parameters alone."""
 
-    def __init__(self) -> None:
-        super().__init__(0.5)
+    def __init__(self, lr: float) -> None:
+        super().__init__(lr)
         self.v = nn.Parameter(torch.zeros(1))
 
     def configure_optimizers(self) -> Optimizer:
@@ -272,14 +243,14 @@ class TwoWays(Quadratic):
     ("module", "option"),
     [
         (Manual, "takes gradients at several points, which needs `automatic_optimization=True`"),
-        (Searching, "got LBFGS"),
+        (partial(Quadratic, make_optimizer=LBFGS), "got LBFGS"),
         (TwoWays, "`maximize`"),
     ],
 )
 @pytest.mark.parametrize("name", ["FedSAM", "Per-FedAvg", "pFedMe", "APFL"])
 def test_several_passes_want_a_step_of_lightnings(name: str, module: Any, option: str) -> None:
     with pytest.raises(ValueError, match=option):
-        fit_clients(METHODS[name][0](), module(), quadratic_clients([1.0], [4.0]))
+        fit_clients(METHODS[name][0](), module(0.5), quadratic_clients([1.0], [4.0]))
 
 
 def test_apfl_s_two_models_have_a_momentum_each() -> None:
@@ -292,12 +263,8 @@ def test_apfl_s_two_models_have_a_momentum_each() -> None:
         v = v - velocity_v / 2
         w = w - velocity_w / 2
 
-    class WithMomentum(Quadratic):
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.5, momentum=0.5)
-
     callback = fl.APFL(0.5, 1.0, local_steps=2)
-    module = WithMomentum(0.5)
+    module = Quadratic(0.5, make_optimizer=partial(SGD, lr=0.5, momentum=0.5))
     fit_clients(callback, module, quadratic_clients([1.0], [1.0]), 1)
     assert float(module.w) == w
     assert float(callback.algorithm.objective.own[0]) == v
