@@ -21,15 +21,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pytest
 import torch
-from helpers.small_table import small
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fl_lightning as fl
-from fl_lightning import experiment, partitioners, parts, report
-from fl_lightning.data import Backdoor, ClassArrival, ClientSplit, Source, WithinClientSplit
+from fl_lightning import partitioners, parts
+from fl_lightning.data import Backdoor, ClassArrival, ClientSplit
 from fl_lightning.datamodules import (
-    CIFAR10DataModule,
     CovertypeDataModule,
     OrderedSplit,
 )
@@ -41,7 +39,7 @@ from fl_lightning.models import (
     VGG9Classifier,
 )
 from fl_lightning.models.frozen import FrozenPrefix
-from fl_lightning.partitioners import IIDPartitioner, LimitedClassesPartitioner, Partition, TopicGraph
+from fl_lightning.partitioners import IIDPartitioner, Partition, TopicGraph
 from fl_lightning.parts.part import walk
 from fl_lightning.signatures import arguments
 from fl_lightning.words import short_repr
@@ -495,51 +493,3 @@ def test_arguments_reach_the_parts_of_an_algorithm(make: type[fl.AggregationCall
     for name in several - shown_by_fedavg(make) - OF_THE_LOOP:
         changed = (settings_with(make, **{**needed, name: value}) for value in kinds[name].right)
         assert any(settings not in ("", usual) for settings in changed), f"`{name}` changes nothing"
-
-
-# ---- arguments that depend on each other, and functions that take long ----
-
-IID = IIDPartitioner(5)
-LABELS = Y.numpy()
-
-
-def test_arguments_that_depend_on_others() -> None:
-    calls: list[tuple[Callable[[], Any], str]] = [
-        (lambda: fl.FedAvg(0.5, sampler=fl.UniformSampler(2)), "clients_per_round"),
-        (lambda: fl.RADFed(2, 1, sampler=fl.UniformSampler(1.0)), "clients_per_round"),
-        (lambda: fl.FedAvg(local_epochs=2, local_steps=2), "local_epochs"),
-        (lambda: fl.FedAsync(clock=fl.VirtualClock(), speeds=3), "speeds"),
-        (lambda: fl.FedAsync(history=3, speeds=[1]), "history"),
-        (lambda: fl.VirtualClock(online={2: [(3, 1)]}), "online"),
-        (lambda: fl.FedBuff(server=parts.Momentum(), server_lr=0.5), "server_lr"),
-        (lambda: fl.FederatedCheckpoint(mode="max"), "mode"),
-        (lambda: parts.SecureAggregation(1.0, 8, 9), "precision"),
-        (lambda: parts.DifferentialPrivacy(1.0, noise_multiplier=1.0, epsilon=1.0, delta=0.1), "epsilon"),
-        (lambda: LimitedClassesPartitioner(3, [3]), "limited_clients"),
-        (lambda: LimitedClassesPartitioner(3, [0, 1, 2]), "limited_clients"),
-        (lambda: ClientSplit(fold=5), "fold"),
-        (lambda: ClientSplit(val_fold=0), "val_fold"),
-        (lambda: ClientSplit().apply(LABELS, IIDPartitioner), "partitioner"),
-        (lambda: WithinClientSplit().apply([], IID), "labels_or_num_samples"),
-        (lambda: fl.SampleSplit().apply(2.5, IID), "labels_or_num_samples"),
-        (lambda: fl.SampleSplit(test="official").apply(LABELS, IID, LABELS == 0), "test_indices"),
-        (lambda: fl.SampleSplit(0.0, "official").apply(LABELS, lambda labels: [[0]], np.arange(40)), "partitioner"),
-        (lambda: CIFAR10DataModule(IID), "data_dir"),
-        (lambda: fl.TensorDataModule([(X, Y), (X, Y[:3])]), "clients[1]"),
-        (lambda: Source(DATASET, LABELS, class_names="abcd"), "class_names"),
-        (lambda: next(partitioners.diffuse(LABELS, GRAPH, 3)), "graph"),
-        (lambda: partitioners.plot_label_distributions(PARTITION, LABELS, class_names="abcd"), "class_names"),
-        (lambda: partitioners.plot_label_distributions(PARTITION, LABELS, max_clients=0), "max_clients"),
-        (lambda: parts.calibrate_staleness(0, 10), "clients_per_round"),
-        (lambda: parts.calibrate_staleness(3, 10, quantile=1.0), "quantile"),
-        (lambda: experiment.run_table(small(), workers=-1), "workers"),
-        (lambda: experiment.run_table(small(), retries=-1), "retries"),
-        (lambda: experiment.run_table(small(), checkpoint_seconds=-1.0), "checkpoint_seconds"),
-        (lambda: experiment.run_table(small(), cell_timeout=0), "cell_timeout"),
-        (lambda: experiment.read_table(3), "source"),
-        (lambda: report.partition_report(3), "datamodule"),
-        (lambda: report.experiment_report(3), "results"),
-        (lambda: report.plot_run(Path(), clients=[0.5]), "clients"),
-    ]
-    problems = [f"{name}: {refusal(call, name)}" for call, name in calls if refusal(call, name)]
-    assert not problems, "\n".join(problems)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import numpy as np
 import pytest
 import torch
@@ -22,8 +23,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import fl_lightning as fl
-from fl_lightning import experiment, metrics, partitioners, parts
-from fl_lightning.data import ClientDatasetsModule
+from fl_lightning import experiment, metrics, partitioners, parts, report
+from fl_lightning.data import ClientDatasetsModule, ClientSplit, Source, WithinClientSplit
 from fl_lightning.datamodules import (
     CIFAR10DataModule,
     DMOZDataModule,
@@ -33,11 +34,14 @@ from fl_lightning.datamodules import (
 from fl_lightning.diagnostics import UpdateNorms
 from fl_lightning.executors import Executor, SequentialExecutor, make_executor
 from fl_lightning.experiment.build import make
-from fl_lightning.partitioners import IIDPartitioner, TopicGraph
+from fl_lightning.partitioners import IIDPartitioner, LimitedClassesPartitioner, TopicGraph, plot_label_distributions
 from fl_lightning.testing.fits import quiet_trainer
 
 X = torch.zeros(4, dtype=torch.float64)
 LABELS = np.arange(40) % 4
+IID = IIDPartitioner(5)
+PARTITION = partitioners.Partition((np.arange(5), np.arange(5, 9)))
+GRAPH = TopicGraph(("Top/A", "Top/B"), np.array([[0, 1]]))
 ONE = quadratic_clients([1.0], [1.0])
 NAN = float("nan")
 
@@ -155,6 +159,21 @@ def taken(tmp_path: Path) -> Path:
 
 class ByHand(Quadratic):
     automatic_optimization = False
+
+
+class FourGroups(Quadratic):
+    """Has SGD with other options for each of four parameters, of which the last one has what is asked for."""
+
+    def configure_optimizers(self) -> Any:
+        self.others = nn.ParameterList(torch.zeros(1) for _ in range(3))
+        options = [{"nesterov": True}, {"dampening": 0.25}, {"momentum": 0.75}, {}]
+        groups = [{"params": [each], **kind} for each, kind in zip((self.w, *self.others), options, strict=True)]
+        return torch.optim.SGD(groups, lr=self.lr, momentum=0.5)
+
+
+class Writes(L.Callback):
+    def on_client_end(self, trainer: Any, pl_module: Any, result: Any) -> None:
+        pl_module.w.data += 1.0
 
 
 class Lists(fl.TensorDataModule):
@@ -280,6 +299,46 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "a spec by its name": lambda tmp_path: experiment.describe_plan(table(model="$kind", values={"kind": 3}), tmp_path),
     "a spec inside": lambda _: table(datamodule=NO_CLASS),
     "published": lambda _: table(published={"paper": {"scores": {"FedAvg": {"score": 1.0, "deviation": 2}}}}),
+    # arguments that depend on each other
+    "a number of clients and a sampler": lambda _: fl.FedAvg(0.5, sampler=fl.UniformSampler(2)),
+    "one client and a sampler": lambda _: fl.RADFed(2, 1, sampler=fl.UniformSampler(1.0)),
+    "epochs and steps": lambda _: fl.FedAvg(local_epochs=2, local_steps=3),
+    "a clock and speeds": lambda _: fl.FedAsync(clock=fl.VirtualClock(), speeds=3),
+    "a mode without a monitor": lambda _: fl.FederatedCheckpoint(mode="max"),
+    "few bits": lambda _: parts.SecureAggregation(1.0, 8, 9),
+    "a noise and an epsilon": lambda _: parts.DifferentialPrivacy(1.0, noise_multiplier=1.0, epsilon=2.0, delta=0.1),
+    "a limited client that there is not": lambda _: LimitedClassesPartitioner(3, [3]),
+    "limited clients alone": lambda _: LimitedClassesPartitioner(3, [0, 1, 2]),
+    "a fold": lambda _: ClientSplit(fold=5),
+    "a fold for validation": lambda _: ClientSplit(val_fold=0),
+    "a class of partitioners": lambda _: ClientSplit().apply(LABELS, IIDPartitioner),
+    "no labels": lambda _: WithinClientSplit().apply([], IID),
+    "half a sample": lambda _: fl.SampleSplit().apply(2.5, IID),
+    "a mask of test samples": lambda _: fl.SampleSplit(test="official").apply(LABELS, IID, LABELS == 0),
+    "nothing to train on": lambda _: fl.SampleSplit(0.0, "official").apply(LABELS, lambda _: [[0]], np.arange(40)),
+    "a partitioner for a folder": lambda _: CIFAR10DataModule(IID),
+    "tensors of two lengths": lambda _: fl.TensorDataModule([(X, X), (X, X[:3])]),
+    "a text of names": lambda _: Source(TensorDataset(X), LABELS, class_names="abcd"),
+    "an array for a graph": lambda _: next(partitioners.diffuse(LABELS, GRAPH, 3)),
+    "a text of names in a plot": lambda _: plot_label_distributions(PARTITION, LABELS, class_names="abcd"),
+    "no client in a plot": lambda _: plot_label_distributions(PARTITION, LABELS, max_clients=0),
+    "staleness of no client": lambda _: parts.calibrate_staleness(0, 10),
+    "the last quantile": lambda _: parts.calibrate_staleness(3, 10, quantile=1.0),
+    "less than no worker": lambda _: experiment.run_table(small(), workers=-1),
+    "less than no retry": lambda _: experiment.run_table(small(), retries=-2),
+    "less than no second": lambda _: experiment.run_table(small(), checkpoint_seconds=-1.5),
+    "no second": lambda _: experiment.run_table(small(), cell_timeout=0),
+    "a table of a number": lambda _: experiment.read_table(3),
+    "a report of a number": lambda _: report.partition_report(3),
+    "results of a number": lambda _: report.experiment_report(3),
+    "half a client in a plot": lambda _: report.plot_run(Path(), clients=[0.5]),
+    # what clients' steps need
+    "one client": lambda _: train(fl.FedAvg(1), clients=1),
+    "a changed loss by hand": lambda _: fit_clients(fl.MOON(1.0), ByHand(0.1), ONE),
+    "no linear layer to name": lambda _: train(fl.MOON(1.0, output_layer="head")),
+    "a loss of no layer": lambda _: train(fl.MOON(1.0)),
+    "Nesterov and dampened momentum": lambda _: fit_clients(fl.FedNova(momentum=0.5), FourGroups(0.1), ONE),
+    "weights of a hook": lambda _: train(fl.FedAvg(1.0), Writes()),
     # warnings
     "a fraction that is one client of two": lambda _: train(fl.FedAvg(0.4)),
     "a fraction that is one client of ten": lambda _: train(fl.FedAvg(0.1), clients=10),
