@@ -39,6 +39,67 @@ def test_vector_holds_parameters_and_then_buffers_and_frozen_tensors() -> None:
     assert torch.equal(shifted, vector + 1)
 
 
+@pytest.mark.parametrize(
+    ("trained", "frozen", "travels"),
+    [(1, 2**14, True), (1, 2**14 + 1, False), (10_000, 20_000, True), (10_000, 20_001, False)],
+)
+def test_frozen_tensors_travel_if_they_are_few(trained: int, frozen: int, travels: bool) -> None:
+    module = nn.Module()
+    module.w = nn.Parameter(torch.zeros(trained))
+    module.frozen = nn.Parameter(torch.zeros(frozen), requires_grad=False)
+    assert StateVector(module).layout.size == trained + frozen * travels
+
+
+#: The vector's type beside a parameter of single precision and a buffer, and whether it has that buffer.
+BUFFERS: dict[str, tuple[str, Tensor, torch.dtype, bool]] = {
+    "bytes": ("kept", torch.tensor([255], dtype=torch.uint8), torch.float32, True),
+    "short": ("kept", torch.tensor([7], dtype=torch.int16), torch.float32, True),
+    "flag": ("kept", torch.tensor([True]), torch.float32, True),
+    "half": ("kept", torch.tensor([0.5], dtype=torch.float16), torch.float32, True),
+    "double": ("kept", torch.tensor([0.5], dtype=torch.float64), torch.float64, True),
+    "whole": ("kept", torch.tensor([7]), torch.float64, True),
+    "counter": ("num_batches_tracked", torch.tensor([2**22 - 1]), torch.float32, True),
+    "large counter": ("num_batches_tracked", torch.tensor([2**22]), torch.float64, True),
+    "negative counter": ("num_batches_tracked", torch.tensor([-(2**22)]), torch.float64, True),
+    "complex": ("kept", torch.tensor([1j]), torch.float32, False),
+    "sparse": ("kept", torch.eye(1).to_sparse(), torch.float32, False),
+}
+
+
+@pytest.mark.parametrize("name", BUFFERS)
+def test_the_type_of_a_vector_holds_all_buffers(name: str) -> None:
+    key, buffer, dtype, travels = BUFFERS[name]
+    module = nn.Linear(1, 1)
+    module.register_buffer(key, buffer)
+    state = StateVector(module)
+    assert (state.dtype, state.layout.size) == (dtype, 2 + travels)
+
+
+@pytest.mark.parametrize(
+    ("frozen", "travels"),
+    [
+        (torch.tensor([2**22 - 1]), True),
+        (torch.tensor([2**22]), False),
+        (torch.tensor([0.5], dtype=torch.float64), False),
+        (torch.zeros(1).expand(1, 3), False),
+        (torch.zeros(0), False),
+    ],
+)
+def test_frozen_tensors_travel_if_the_vector_holds_them(frozen: Tensor, travels: bool) -> None:
+    module = nn.Sequential(nn.Linear(1, 1), nn.Module().eval())
+    module[1].register_buffer("frozen", frozen)
+    assert StateVector(module).layout.size == 2 + travels
+
+
+def test_on_another_device_the_whole_vector_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = StateVector(nn.Linear(1, 1))
+    vector = state.read()
+    monkeypatch.setattr(StateVector, "read", lambda self: vector.clone())
+    state.device = torch.device("cuda")
+    assert state.holds(vector)
+    assert not state.holds(vector + 1.0)
+
+
 def test_every_frozen_tensor_outside_of_the_vector_must_be_constant() -> None:
     module = nn.Sequential(nn.Linear(1, 1), *(nn.Linear(150, 150).requires_grad_(False) for _ in range(2)))
     state = StateVector(module)

@@ -97,12 +97,17 @@ def test_a_teacher_that_begins_later_and_in_a_hook() -> None:
 
 
 def test_a_loss_that_is_asked_for_leaves_the_teacher() -> None:
+    asked: dict[tuple[int, int], Any] = {}
+
     class Asks(L.Callback):
         def on_client_start(self, trainer: Any, pl_module: Any, client: Any) -> None:
-            client.loss()
-            assert len(list(client.gradients())) == 1
+            [(gradients, samples)] = client.gradients()
+            asked[client.task.seeds] = (client.loss(), {name: float(each) for name, each in gradients.items()}, samples)
 
     assert ends(FedAvg(1.0), Student(), Asks()) == (8.0, 4.0)
+    # (w - sample - teacher)^2 / 2 with w = 0 and teacher = 0, then with w = 4 and the teacher at 2
+    assert [asked[0, client] for client in (0, 1)] == [(2.0, {"w": -2.0}, 1), (18.0, {"w": -6.0}, 1)]
+    assert [asked[1, client] for client in (0, 1)] == [(0.0, {"w": 0.0}, 1), (8.0, {"w": -4.0}, 1)]
 
 
 def test_a_large_frozen_part_stays_out_and_must_be_constant() -> None:

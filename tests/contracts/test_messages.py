@@ -338,6 +338,7 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "no linear layer to name": lambda _: train(fl.MOON(1.0, output_layer="head")),
     "a loss of no layer": lambda _: train(fl.MOON(1.0)),
     "Nesterov and dampened momentum": lambda _: fit_clients(fl.FedNova(momentum=0.5), FourGroups(0.1), ONE),
+    "no call of a layer": lambda _: fit_clients(fl.MOON(1.0, output_layer="others"), FourGroups(0.1), ONE),
     "weights of a hook": lambda _: train(fl.FedAvg(1.0), Writes()),
     # warnings
     "a fraction that is one client of two": lambda _: train(fl.FedAvg(0.4)),
