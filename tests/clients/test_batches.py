@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 from helpers.stacked import Module, clients_of
-from helpers.toys import Quadratic
+from helpers.toys import Quadratic, quadratic_clients
 from torch import Tensor, nn
 
 from fl_lightning import ClientDatasetsModule, FedAvg, TensorDataModule
+from fl_lightning.diagnostics import LocalCompute
 from fl_lightning.testing.fits import fit
 
 # ---- containers ----
@@ -116,6 +117,50 @@ def test_strides_are_those_of_the_client_alone(layout: str, executor: Any) -> No
     # two batches of each client; a batch of client k holds 24 values of 1 + k
     steps = [2 * 24 * (1 + k) * weighted(LAYOUTS["rows" if k < 4 else layout][1]) for k in range(8)]
     assert module.w.item() == pytest.approx(-1e-3 * sum(steps) / 8, rel=1e-12)
+
+
+# ---- how many: clients of 10 and of 5 samples in batches of 4 have 4 + 4 + 2 and 4 + 1 in an epoch ----
+
+#: Options; then the samples and steps of all, and the steps that the fit is told to have: of a mean client, rounded up.
+WORK: dict[str, tuple[dict[str, Any], tuple[int, int, int]]] = {
+    "an epoch": ({}, (15, 5, 3)),
+    "without the last": ({"drop_last": True}, (12, 3, 2)),
+    "at most two": ({"limit_train_batches": 2}, (13, 4, 2)),
+    "at most five": ({"limit_train_batches": 5}, (15, 5, 3)),
+    "half": ({"limit_train_batches": 0.5}, (8, 2, 1)),
+    "a tenth": ({"limit_train_batches": 0.1}, (8, 2, 1)),
+    "three epochs": ({"local_epochs": 3}, (45, 15, 8)),
+    "three epochs of at most two": ({"local_epochs": 3, "limit_train_batches": 2}, (39, 12, 6)),
+    "five steps": ({"local_steps": 5}, (18 + 14, 10, 5)),
+    "two steps of two": ({"local_steps": 2, "accumulate_grad_batches": 2}, (14 + 10, 4, 2)),
+    # an epoch's rest is a step: 2 + 1 + 2 + 1 batches, and 2 + 2; in the mean 5 batches, two a step
+    "two epochs, two a step": ({"local_epochs": 2, "accumulate_grad_batches": 2}, (30, 6, 3)),
+    "all at once": ({"batch_size": None}, (15, 2, 1)),
+    "three times all": ({"batch_size": None, "local_steps": 3}, (45, 6, 3)),
+    # the second round begins with the last 2 samples of the one, and a new epoch of the other
+    "going on": ({"local_steps": 2, "continue_epochs": True, "rounds": 2}, (8 + 6 + 5 + 5, 8, 4)),
+}
+
+
+class Asking(Quadratic):
+    """Asks when the fit begins how many steps it has."""
+
+    def configure_optimizers(self) -> Any:
+        self.expected = self.trainer.estimated_stepping_batches
+        return super().configure_optimizers()
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_samples_steps_and_batches_are_counted(name: str) -> None:
+    options, (samples, steps, expected) = WORK[name]
+    given = dict(options)
+    of_data = {key: given.pop(key, usual) for key, usual in (("batch_size", 4), ("drop_last", False))}
+    of_work = {key: given.pop(key) for key in ("local_epochs", "local_steps", "continue_epochs") if key in given}
+    data = TensorDataModule(quadratic_clients([1.0, 1.0], [1.0, 1.0], [10, 5]), **of_data)
+    callback, compute = FedAvg(1.0, **of_work), LocalCompute()
+    fit(callback, module := Asking(0.1), data, given.pop("rounds", 1), compute, **given)
+    assert (compute.values["fed/local_samples"], compute.values["fed/local_steps"]) == (samples, steps)
+    assert module.expected == expected
 
 
 # ---- single samples: clients that have them are named before a BatchNorm meets one ----

@@ -36,6 +36,12 @@ def test_inputs_of_another_length() -> None:
     ]
 
 
+def test_the_first_six_tensors_of_a_batch_are_shown() -> None:
+    data = TensorDataModule([(X[:, :3], Y, Y, X, X[:, :1], Y, X[:, :2], Y)], batch_size=2)
+    shown = "(2, 3) {0}, (2,) {1}, (2,) {1}, (2, 5) {0}, (2, 1) {0}, (2,) {1}".format("torch.float32", "torch.int64")
+    assert notes(data, (RuntimeError, ValueError)) == [f"In round 1, client 0, batch: {shown}."]
+
+
 class Broken(Dataset[tuple[Tensor, Tensor]]):
     """Its sixth sample cannot be read."""
 

@@ -155,9 +155,13 @@ def test_a_checkpoint_of_clients_without_a_schedule_by_step_is_an_error(tmp_path
         fit(stepped, fl.FedAvg(2, optimizer_state="kept"), 2, ckpt_path=tmp_path / "last.ckpt")
 
 
-def test_one_cycle_shorter_than_a_client_s_steps_is_an_error_at_the_door() -> None:
-    with pytest.raises(ValueError, match=r"up to 12 in this fit, but OneCycleLR ends after 11.*total_steps=12"):
-        fit(lambda p: cycled(p, steps=11), fl.Local(executor="sequential"))
+# 3 batches in each of 4 rounds; two of them make a step, and the third one makes another
+@pytest.mark.parametrize(("accumulated", "steps"), [(1, 12), (2, 8)])
+def test_one_cycle_shorter_than_a_client_s_steps_is_an_error_at_the_door(accumulated: int, steps: int) -> None:
+    words = rf"up to {steps} in this fit, but OneCycleLR ends after {steps - 1}.*total_steps={steps}"
+    with pytest.raises(ValueError, match=words):
+        fit(lambda p: cycled(p, steps - 1), fl.Local(), accumulate_grad_batches=accumulated)
+    fit(lambda p: cycled(p, steps), fl.Local(), accumulate_grad_batches=accumulated)
 
 
 def test_schedules_of_two_intervals_are_an_error() -> None:

@@ -159,7 +159,8 @@ def test_frozen_tensors_of_other_types_change_no_arithmetic() -> None:
     trainer = fit_clients(FedAvg(1.0), module := Other(lambda _: None), ones)
     assert (trainer.fit_loop.training.vector.dtype, float(module.tied)) == (torch.float32, 1.0)
     with pytest.raises(RuntimeError, match="frozen tensor 'teacher'"):  # in double precision
-        fit_clients(FedAvg(1.0), Other(in_place), ones, 2)
+        fit_clients(FedAvg(1.0), module := Other(in_place), ones, 2)
+    assert float(module.teacher) == 0.0  # it is put back
 
 
 class Mixed(L.LightningModule):

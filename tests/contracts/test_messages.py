@@ -344,6 +344,7 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "a fraction that is one client of two": lambda _: train(fl.FedAvg(0.4)),
     "a fraction that is one client of ten": lambda _: train(fl.FedAvg(0.1), clients=10),
     "a fraction that is two clients": lambda _: train(fl.FedAvg(0.2), clients=10),
+    "a fraction that is one result": lambda _: train(fl.FedBuff(2, 0.1), clients=10),
     "a number that is one client": lambda _: train(fl.FedAvg(1), clients=10),
     "clients left out": lambda _: left_out(1.0, NAN, 1.0),
     "all clients left out": lambda _: left_out(NAN, NAN, max_invalid_rounds=2),
