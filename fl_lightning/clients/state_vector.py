@@ -83,7 +83,7 @@ class StateVector:
                 self.dtype = torch.promote_types(self.dtype, tensor.dtype)
         if any(_is_large(name, buffer) for name, buffer in buffers.items()):
             self.dtype = torch.float64
-        parts = dict(module.named_modules(remove_duplicate=False))
+        parts = dict(module.named_modules())
         names = [*buffers, *self._further(buffers)]
         self._buffers = [_place_in(parts, name) for name in names]
         tensors = self.tensors()
@@ -277,7 +277,7 @@ def unshared(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
     for gradient in gradients:
         if gradient is not None:
             if gradient.data_ptr() in seen or 0 in gradient.stride():
-                gradient = gradient.clone(memory_format=torch.contiguous_format)
+                gradient = gradient.clone()
             seen.add(gradient.data_ptr())
         own.append(gradient)
     return own

@@ -207,33 +207,36 @@ def test_a_term_of_another_form_has_a_value_of_its_own() -> None:
 
 
 class Line(L.LightningModule):
-    """1/2 (w - 4)^2, with w the weight of a linear layer, at first 0."""
+    """1/2 (w - 4)^2, with w the weight of a linear layer, at first 0, which is called by keyword or not."""
 
-    def __init__(self) -> None:
+    def __init__(self, by_keyword: bool) -> None:
         super().__init__()
+        self.by_keyword = by_keyword
         self.layer = nn.Linear(1, 1, bias=False)
         nn.init.zeros_(self.layer.weight)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return 0.5 * (self.layer(batch[0]) - 4.0).square().mean()
+        product = self.layer(input=batch[0]) if self.by_keyword else self.layer(batch[0])
+        return 0.5 * (product - 4.0 - batch_idx).square().mean()
 
     def configure_optimizers(self) -> Optimizer:
         return SGD(self.parameters(), lr=0.5)
 
 
 class DoubledWithPull(LocalObjective):
-    """2 F_k(w) + 1/2 |w - w'|^2."""
+    """2 x F_k(w) + 1/2 |w - w'|^2, where x is the feature."""
 
     def correction(self, client: Any) -> ChangedLoss:
-        return ChangedLoss(lambda loss, forward: 2 * loss, term=Term(pull=1.0))
+        return ChangedLoss(lambda loss, forward: 2 * forward.features.mean() * loss, term=Term(pull=1.0))
 
 
-def test_a_changed_loss_may_have_a_term_beside_it() -> None:
-    module = Line()
+@pytest.mark.parametrize("by_keyword", [False, True])
+def test_a_changed_loss_may_have_a_term_beside_it(by_keyword: bool) -> None:
+    module = Line(by_keyword)
     data = TensorDataModule([(torch.ones(1, 1),)], batch_size=1)
     fit(Federated(1.0, objective=DoubledWithPull(), local_steps=2), module, data, 1)
-    # gradients 2 (w - 4) + w: -8 at 0, which leads to 4, and 4 there
-    assert module.layer.weight.item() == 2.0
+    # gradients 2 (w - 4) + w: -8 at 0, which leads to 4; then 2 (w - 5) + w, which is 2 there
+    assert module.layer.weight.item() == 3.0
 
 
 # ---- steps that pass by ----
@@ -249,6 +252,15 @@ def test_steps_past_lightning_are_an_error_where_gradients_are_corrected() -> No
     assert fit_quadratic(FedAvg(1.0), PastLightning(0.5), ONE, 1).item() == 2.0
     with pytest.raises(ValueError, match=hint):
         fit_quadratic(FedProx(1.0, 1.0), PastLightning(0.5), ONE, 1)
+
+
+def test_a_group_without_gradients_is_no_hindrance() -> None:
+    class Spare(Quadratic):
+        def configure_optimizers(self) -> Optimizer:
+            self.spare = nn.Parameter(torch.zeros(1))
+            return SGD([{"params": [self.spare]}, {"params": [self.w]}], lr=0.5)
+
+    assert fit_quadratic(FedProx(1.0, 1.0), Spare(0.5), ONE, 1).item() == 2.0
 
 
 class ByItself(Quadratic):

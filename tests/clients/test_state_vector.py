@@ -41,11 +41,12 @@ def test_vector_holds_parameters_and_then_buffers_and_frozen_tensors() -> None:
 
 @pytest.mark.parametrize(
     ("trained", "frozen", "travels"),
-    [(1, 2**14, True), (1, 2**14 + 1, False), (10_000, 20_000, True), (10_000, 20_001, False)],
+    [(2, 2**14, True), (2, 2**14 + 1, False), (10_000, 20_000, True), (10_000, 20_001, False)],
 )
 def test_frozen_tensors_travel_if_they_are_few(trained: int, frozen: int, travels: bool) -> None:
     module = nn.Module()
-    module.w = nn.Parameter(torch.zeros(trained))
+    module.v = nn.Parameter(torch.zeros(1))
+    module.w = nn.Parameter(torch.zeros(trained - 1))
     module.frozen = nn.Parameter(torch.zeros(frozen), requires_grad=False)
     assert StateVector(module).layout.size == trained + frozen * travels
 
