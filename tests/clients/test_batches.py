@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections import UserDict, namedtuple
+from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,13 +29,6 @@ class Record:
     name: list[str]
 
 
-class Encoding(UserDict[str, Any]):
-    """Moves itself, as the batches of tokenisers do."""
-
-    def to(self, device: torch.device) -> Encoding:
-        return Encoding({key: value.to(device) if hasattr(value, "to") else value for key, value in self.items()})
-
-
 def stack(samples: list[tuple[float, str]]) -> tuple[Tensor, list[str]]:
     xs, names = zip(*samples, strict=True)
     return torch.tensor(xs, dtype=torch.float64), list(names)
@@ -45,7 +38,6 @@ def stack(samples: list[tuple[float, str]]) -> tuple[Tensor, list[str]]:
 KINDS: dict[str, tuple[Any, type, Callable[[Any], Any]]] = {
     "dataclass": (lambda samples: Record(*stack(samples)), Record, lambda batch: (batch.x, batch.name)),
     "namedtuple": (lambda samples: Pair(*stack(samples)), Pair, lambda batch: batch),
-    "Encoding": (lambda samples: Encoding(x=stack(samples)), Encoding, lambda batch: batch["x"]),
     "nested": (lambda samples: {"inputs": [stack(samples)], "note": None}, dict, lambda batch: batch["inputs"][0]),
     "default": (None, list, lambda batch: batch),
 }
@@ -136,7 +128,6 @@ WORK: dict[str, tuple[dict[str, Any], tuple[int, int, int]]] = {
     # an epoch's rest is a step: 2 + 1 + 2 + 1 batches, and 2 + 2; in the mean 5 batches, two a step
     "two epochs, two a step": ({"local_epochs": 2, "accumulate_grad_batches": 2}, (30, 6, 3)),
     "all at once": ({"batch_size": None}, (15, 2, 1)),
-    "three times all": ({"batch_size": None, "local_steps": 3}, (45, 6, 3)),
     # the second round begins with the last 2 samples of the one, and a new epoch of the other
     "going on": ({"local_steps": 2, "continue_epochs": True, "rounds": 2}, (8 + 6 + 5 + 5, 8, 4)),
 }

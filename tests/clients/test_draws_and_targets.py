@@ -24,15 +24,12 @@ class Draws(L.Callback):
         self.drawn: dict[tuple[Any, ...], float] = {}
 
     def on_client_start(self, trainer: Any, pl_module: Any, client: Any) -> None:
-        self.note("start", client.task)
+        self.drawn["start", client.task.seeds] = float(torch.rand(()))
         self.drawn["loss", client.task.seeds] = client.loss()
 
     def on_client_end(self, trainer: Any, pl_module: Any, result: Any) -> None:
-        self.note("end", result.task)
+        self.drawn["end", result.task.seeds] = float(torch.rand(()))
         self.drawn["step", result.task.seeds] = pl_module.drawn
-
-    def note(self, purpose: str, task: Any) -> None:
-        self.drawn[purpose, task.seeds] = float(torch.rand(()))
 
 
 class Drawing(Quadratic):

@@ -29,13 +29,6 @@ def test_classes_that_the_model_does_not_have(executor: str) -> None:
     assert notes(data, IndexError, executor) == ["In round 1, client 1, batch: (4, 5) torch.float32, (4,) torch.int64."]
 
 
-def test_inputs_of_another_length() -> None:
-    data = TensorDataModule([(X[:, :3].double(), Y), (X, Y)], batch_size=None)
-    assert notes(data, RuntimeError, "sequential") == [
-        "In round 1, client 0, batch: (8, 3) torch.float64, (8,) torch.int64."
-    ]
-
-
 def test_the_first_six_tensors_of_a_batch_are_shown() -> None:
     data = TensorDataModule([(X[:, :3], Y, Y, X, X[:, :1], Y, X[:, :2], Y)], batch_size=2)
     shown = "(2, 3) {0}, (2,) {1}, (2,) {1}, (2, 5) {0}, (2, 1) {0}, (2,) {1}".format("torch.float32", "torch.int64")

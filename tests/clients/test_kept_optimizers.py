@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +34,6 @@ def with_schedule(optimizer: torch.optim.Optimizer, steps: int) -> Any:
     return [optimizer], [{"scheduler": StepLR(optimizer, steps, 0.5), "interval": "step"}]
 
 
-def halved(parameters: Iterable[nn.Parameter]) -> Any:
-    return with_schedule(torch.optim.NAdam(parameters, lr=0.05), 3)
-
-
 def cycled(parameters: Iterable[nn.Parameter], steps: int = 12) -> Any:
     """Return an optimizer whose rate and momentum follow one cycle of so many steps."""
     optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
@@ -53,7 +48,7 @@ MAKES: dict[str, Make] = {
     "Rprop": torch.optim.Rprop,
     "ASGD": torch.optim.ASGD,
     "Adafactor": torch.optim.Adafactor,
-    "a schedule by step": halved,
+    "a schedule by step": lambda p: with_schedule(torch.optim.NAdam(p, lr=0.05), 3),
     "one cycle": cycled,
 }
 
@@ -145,14 +140,10 @@ def test_it_is_kept_on_disk_and_through_a_checkpoint(name: str, tmp_path: Path) 
 
 def test_a_checkpoint_of_clients_without_a_schedule_by_step_is_an_error(tmp_path: Path) -> None:
     save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
-    fit(adamw, fl.FedAvg(2, optimizer_state="kept"), 1, save)
-
-    def stepped(parameters: Iterable[nn.Parameter]) -> Any:
-        return with_schedule(adamw(parameters), 3)
-
+    fit(adamw, kept := fl.FedAvg(2, optimizer_state="kept"), 1, save)
     # AdamW holds three states of each of four parameters, of which one is a number.
     with pytest.raises(ValueError, match="held, 16 numbers of a client, got "):
-        fit(stepped, fl.FedAvg(2, optimizer_state="kept"), 2, ckpt_path=tmp_path / "last.ckpt")
+        fit(lambda p: with_schedule(adamw(p), 3), kept, 2, ckpt_path=tmp_path / "last.ckpt")
 
 
 # 3 batches in each of 4 rounds; two of them make a step, and the third one makes another
@@ -244,12 +235,6 @@ def test_weight_decay_that_a_term_adds_is_not_kept() -> None:
         for state in ("kept", "fresh")
     )
     assert torch.equal(kept, fresh)
-
-
-@pytest.mark.parametrize("make", [partial(fl.FedNova, momentum=0.9), partial(fl.Scaffold, momentum=0.9), fl.APFL])
-def test_methods_that_count_on_a_fresh_optimizer_are_an_error(make: Callable[..., Any]) -> None:
-    with pytest.raises(ValueError, match="fresh"):
-        make(optimizer_state="kept")
 
 
 def test_stacks_say_why_they_are_none_and_plain_sgd_is_stacked() -> None:

@@ -22,7 +22,7 @@ from torchmetrics import SumMetric
 import fl_lightning as fl
 from fl_lightning.diagnostics import LocalCompute
 from fl_lightning.parts import MetaLearning
-from fl_lightning.testing.fits import content, different, fit
+from fl_lightning.testing.fits import Break, content, different, fit
 
 #: An algorithm, its passes on each step's first batch, and its batches and optimizer steps in a local step.
 METHODS: dict[str, tuple[Callable[..., fl.AggregationCallback], int, int]] = {
@@ -109,12 +109,11 @@ class Hooks(Callback):
     """Counts the batches that hooks see, and the steps of clients' results."""
 
     def __init__(self) -> None:
-        self.starts = self.ends = 0
+        self.ends = 0
         self.indices: list[int] = []
         self.num_steps: list[int] = []
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        self.starts += 1
         self.indices.append(batch_idx)
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -138,7 +137,7 @@ def test_schedules_counters_and_logs_see_one_step(name: str, subtests: pytest.Su
         assert trainer.num_training_batches == STEPS
         assert compute.values["fed/local_steps"] == sum(hooks.num_steps) == len(steps)
     with subtests.test("hooks"):
-        assert hooks.starts == hooks.ends == len(steps)
+        assert hooks.ends == len(steps)
         assert hooks.indices == [*range(STEPS)] * ROUNDS
     with subtests.test("each step logs one loss, and metric objects see its first pass"):
         assert len(log.of("loss_step")) == len(steps)
@@ -168,10 +167,16 @@ def test_local_epochs_are_passes_over_the_data(name: str) -> None:
     module, hooks, compute = Net(), Hooks(), LocalCompute()
     trainer = fit(make(local_epochs=3), module, data(size=10), 1, hooks, compute)  # 15 batches of 2
     steps = {1: 15, 2: 8, 3: 5}[batches]  # the eighth step of two batches takes the first one again
-    assert trainer.global_step == trainer.num_training_batches == hooks.starts == steps
+    assert trainer.global_step == trainer.num_training_batches == hooks.ends == steps
     assert module.rates == pytest.approx([(1 - step / 64) / 64 for step in range(steps) for _ in range(inner)])
     trained = steps + 10 if name == "FedALA" else steps  # the search has two epochs of five batches
     assert compute.values["fed/local_samples"] == 2 * batches * trained
+
+
+def test_a_round_that_breaks_off_leaves_no_trace_in_metric_objects(tmp_path: Path) -> None:
+    with pytest.raises(ArithmeticError):
+        fit(fl.FedAvg(1.0), net := Net(), data(2), ROUNDS, Break(1, tmp_path / "broken.ckpt"))
+    assert float(net.samples.sum_value) == 0.0
 
 
 def test_fedsam_logs_the_losses_at_w() -> None:

@@ -14,16 +14,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fl_lightning import (
-    IFCA,
-    AggregationCallback,
-    FedAvg,
-    Federated,
-    FedPer,
-    FedSAM,
-    Scaffold,
-    parts,
-)
+from fl_lightning import IFCA, AggregationCallback, FedAvg, Federated, FedPer, FedSAM, Scaffold, parts
 from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.diagnostics import Communication
 from fl_lightning.testing.fits import distance
@@ -117,7 +108,7 @@ def test_what_any_optimizer_holds_is_trained_in_the_modules_order() -> None:
         names_of("head", frozen="head")
 
 
-@pytest.mark.parametrize("change", ["added", "removed", "frozen"])
+@pytest.mark.parametrize("change", ["added", "removed", "frozen", "replaced"])
 def test_another_choice_of_trained_parameters_in_mid_fit_is_an_error(change: str) -> None:
     class Changes(Callback):
         def on_train_epoch_end(self, trainer: L.Trainer, pl_module: Any) -> None:
@@ -125,11 +116,13 @@ def test_another_choice_of_trained_parameters_in_mid_fit_is_an_error(change: str
                 trainer.optimizers[0].add_param_group({"params": [pl_module.body.bias]})
             elif change == "removed":
                 trainer.optimizers[0].param_groups[0]["params"].pop()
+            elif change == "replaced":
+                pl_module.head.bias = nn.Parameter(torch.zeros(3))
             else:
                 pl_module.head.bias.requires_grad_(False)
 
     name = "body.bias" if change == "added" else "head.bias"
-    with pytest.raises(RuntimeError, match=f"changed during the fit: {name}"):
+    with pytest.raises(RuntimeError, match=f"parameters of HeadOnly changed during the fit: {name}"):
         fit_clients(FedAvg(1.0), HeadOnly(), clients_of(8, 8), 2, Changes())
 
 

@@ -27,17 +27,10 @@ from torch.utils.data import DataLoader, TensorDataset
 import fl_lightning as fl
 from fl_lightning import partitioners, parts
 from fl_lightning.data import Backdoor, ClassArrival, ClientSplit
-from fl_lightning.datamodules import (
-    CovertypeDataModule,
-    OrderedSplit,
-)
+from fl_lightning.datamodules import CovertypeDataModule, OrderedSplit
 from fl_lightning.executors import SequentialExecutor, make_executor
 from fl_lightning.metrics import OneVsRestAUROC
-from fl_lightning.models import (
-    MobileNetV2Classifier,
-    ResNet18Classifier,
-    VGG9Classifier,
-)
+from fl_lightning.models import MobileNetV2Classifier, ResNet18Classifier, VGG9Classifier
 from fl_lightning.models.frozen import FrozenPrefix
 from fl_lightning.partitioners import IIDPartitioner, Partition, TopicGraph
 from fl_lightning.parts.part import walk
@@ -196,7 +189,6 @@ KINDS: dict[str, Kind] = {
     "online": only(
         {}, {0: [(0, 1.5)]}, None, wrong=([(0, 1)], {"a": [(0, 1)]}, {0: [(0, NAN)]}, {0: (0, 1)}, {-1: []})
     ),
-    "FedBN.pattern frozen": only("head", ["a"], None, wrong=(3, "", [""])),
     "module": only(nn.Linear(2, 2), wrong=(3, None, nn.Linear)),
     "loader": only(DataLoader(DATASET), wrong=(3, None, DATASET, [X])),
     "mixed pattern": only("head", ["a"], wrong=(3, "", [""], None)),
@@ -216,8 +208,9 @@ KINDS: dict[str, Kind] = {
     "topics": only(("Top/A", "Top/B"), ["a", "b"], wrong=("ab", (), ("a", "a"), 3, None, [1, 2])),
     "credits": only(3, [3, 1], None, wrong=(0, "x", [0], 1.5)),
     "FedDF.buffers": choice("average", "server"),
-    "FedDF.exchange": only(fl.Clip(1.0), [], [fl.Clip(1.0)], None, wrong=(3, "x", fl.Clip, [3], parts.Median())),
-    "FedMD.exchange": only(fl.Clip(1.0), [], [fl.Clip(1.0)], None, wrong=(3, "x", fl.Clip, [3], parts.Median())),
+    "FedDF.exchange FedMD.exchange": only(
+        fl.Clip(1.0), [], [fl.Clip(1.0)], None, wrong=(3, "x", fl.Clip, [3], parts.Median())
+    ),
     "PublicConsensus.personal_parameters": only(fl.PersonalParameters("*"), wrong=(3, "x", None)),
     "FedDF.optimizer EnsembleDistillation.optimizer FedMD.optimizer PublicConsensus.optimizer": only(
         torch.optim.SGD, wrong=(3, "Adam", None)
@@ -232,7 +225,9 @@ KINDS: dict[str, Kind] = {
         parts.AdapterRanks([1]), None, wrong=(3, "x", parts.SubModels([0.5]))
     ),
     "HeteroFL.hidden SubModels.hidden": only({"a": 0}, {}, None, wrong=(3, "a", ["a"])),
-    "HeteroFL.inputs FjORD.inputs SubModels.inputs outputs whole": only("head", ["a"], None, wrong=(3, "", [""])),
+    "FedBN.pattern HeteroFL.inputs FjORD.inputs SubModels.inputs frozen outputs whole": only(
+        "head", ["a"], None, wrong=(3, "", [""])
+    ),
     "HolderMean.partial HeldGradients.partial OrderedDropout.partial": only(
         parts.SubModels([0.5]), wrong=(3, "x", None, parts.SubModels, fl.Clip(1.0))
     ),
@@ -253,13 +248,8 @@ GIVEN: dict[str, dict[str, Any]] = {
 }
 #: Arguments that a class refuses, with every value but their default: they belong to a relative of it.
 REFUSED = {
-    "APFL": "optimizer_state",
-    "DiLoCo": "local_epochs",
-    "RADFed": "participation",
-    "QFedAvg": "aggregation",
-    "IFCA": "aggregation",
-    "HeteroFL": "aggregation",
-    "FjORD": "aggregation",
+    **{"APFL": "optimizer_state", "DiLoCo": "local_epochs", "RADFed": "participation"},
+    **dict.fromkeys(("QFedAvg", "IFCA", "HeteroFL", "FjORD"), "aggregation"),
 }
 #: An object for each class that arguments are of.
 OBJECTS = (

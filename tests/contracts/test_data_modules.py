@@ -8,7 +8,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,14 +30,6 @@ from fl_lightning.partitioners import DirichletPartitioner, FeatureQPPartitioner
 
 Make = Callable[[Path, pytest.MonkeyPatch], FederatedDataModule]
 DIRICHLET = DirichletPartitioner(4, 1.0)
-
-
-@dataclass(frozen=True)
-class Case:
-    """How to make a data module and its files, and a model that fits it."""
-
-    make: Make
-    model: Callable[[], models.Classifier | models.CoxRegression]
 
 
 def cifar10(folder: Path, patch: pytest.MonkeyPatch) -> datamodules.CIFAR10DataModule:
@@ -182,31 +174,32 @@ def _cnn(num_classes: int, channels: int = 3, size: int = 32) -> Callable[[], mo
 
 
 _lstm = partial(models.CharLSTM, hidden_size=4)
-CASES: dict[str, Case] = {
-    "cifar10": Case(cifar10, _cnn(10)),
-    "cifar100": Case(cifar100, _cnn(100)),
-    "domains": Case(domains, _cnn(2, 3, 16)),
-    "mnist": Case(mnist, _mlp(784, 10)),
-    "fashion-mnist": Case(fashion, _cnn(10, 1, 28)),
-    "fedprox-mnist": Case(fedprox_mnist, _cnn(10, 1, 28)),
-    "emnist": Case(emnist, lambda: models.LogisticRegressionClassifier(784, 10)),
-    "covcls-l": Case(partial(covertype, "COVCLS-L"), _mlp(15, 2)),
-    "covfeat-g": Case(partial(covertype, "COVFEAT-G"), _mlp(15, 2)),
-    "gutenberg-roles": Case(partial(shakespeare, "gutenberg", False), _lstm),
-    "gutenberg-crop": Case(partial(shakespeare, "gutenberg", True), _lstm),
-    "markdown-roles": Case(partial(shakespeare, "markdown", False), _lstm),
-    "leaf-roles": Case(partial(shakespeare, "leaf", False), _lstm),
-    "eicu": Case(eicu, lambda: models.LogisticRegressionClassifier(49, 2, metrics=("acc", "auroc"), l2=0.01)),
-    "fed-tcga-brca": Case(brca, lambda: models.CoxRegression(3)),
-    "dmoz": Case(dmoz, lambda: models.LogisticRegressionClassifier(330, 2, optimizer="adam", lr=1e-3)),
-    "feddyn-synthetic": Case(lambda folder, patch: datamodules.FedDynSyntheticDataModule(), _mlp(30, 5)),
-    "fedprox-synthetic": Case(lambda folder, patch: datamodules.FedProxSyntheticDataModule(), _mlp(60, 10)),
-    "digits": Case(lambda folder, patch: datamodules.DigitsDataModule(IIDPartitioner(10)), _cnn(10)),
-    "hugging-face": Case(hugging_face, _mlp(2, 2)),
-    "hugging-face-images": Case(hugging_face_images, _mlp(16, 2)),
-    "torch-dataset": Case(tensors, _mlp(2, 2)),
-    "csv": Case(partial(table, ".csv"), _mlp(2, 2)),
-    "parquet": Case(partial(table, ".parquet"), _mlp(2, 2)),
+#: How to make a data module and its files, and a model that fits it.
+CASES: dict[str, tuple[Make, Callable[[], models.Classifier | models.CoxRegression]]] = {
+    "cifar10": (cifar10, _cnn(10)),
+    "cifar100": (cifar100, _cnn(100)),
+    "domains": (domains, _cnn(2, 3, 16)),
+    "mnist": (mnist, _mlp(784, 10)),
+    "fashion-mnist": (fashion, _cnn(10, 1, 28)),
+    "fedprox-mnist": (fedprox_mnist, _cnn(10, 1, 28)),
+    "emnist": (emnist, lambda: models.LogisticRegressionClassifier(784, 10)),
+    "covcls-l": (partial(covertype, "COVCLS-L"), _mlp(15, 2)),
+    "covfeat-g": (partial(covertype, "COVFEAT-G"), _mlp(15, 2)),
+    "gutenberg-roles": (partial(shakespeare, "gutenberg", False), _lstm),
+    "gutenberg-crop": (partial(shakespeare, "gutenberg", True), _lstm),
+    "markdown-roles": (partial(shakespeare, "markdown", False), _lstm),
+    "leaf-roles": (partial(shakespeare, "leaf", False), _lstm),
+    "eicu": (eicu, lambda: models.LogisticRegressionClassifier(49, 2, metrics=("acc", "auroc"), l2=0.01)),
+    "fed-tcga-brca": (brca, lambda: models.CoxRegression(3)),
+    "dmoz": (dmoz, lambda: models.LogisticRegressionClassifier(330, 2, optimizer="adam", lr=1e-3)),
+    "feddyn-synthetic": (lambda folder, patch: datamodules.FedDynSyntheticDataModule(), _mlp(30, 5)),
+    "fedprox-synthetic": (lambda folder, patch: datamodules.FedProxSyntheticDataModule(), _mlp(60, 10)),
+    "digits": (lambda folder, patch: datamodules.DigitsDataModule(IIDPartitioner(10)), _cnn(10)),
+    "hugging-face": (hugging_face, _mlp(2, 2)),
+    "hugging-face-images": (hugging_face_images, _mlp(16, 2)),
+    "torch-dataset": (tensors, _mlp(2, 2)),
+    "csv": (partial(table, ".csv"), _mlp(2, 2)),
+    "parquet": (partial(table, ".parquet"), _mlp(2, 2)),
 }
 
 
@@ -247,14 +240,15 @@ def test_data_module(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     folders = [tmp_path / "one", tmp_path / "another"]
     for folder in folders:
         folder.mkdir()
-    data = CASES[name].make(folders[0], monkeypatch)
+    make, make_model = CASES[name]
+    data = make(folders[0], monkeypatch)
     assert repr(data).startswith(type(data).__name__)
     tiny_files.set_up(tiny_files.set_up(data))
     check_sets(data)
     check_batches(data)
-    check_another_reading(data, CASES[name].make(folders[1], monkeypatch), monkeypatch)
+    check_another_reading(data, make(folders[1], monkeypatch), monkeypatch)
     L.seed_everything(0, verbose=False)
-    check_training(data, CASES[name].model())
+    check_training(data, make_model())
     again = pickle.loads(pickle.dumps(data))  # after the fit
     assert again.partition == data.partition
     assert torch.equal(again.source_inputs(), data.source_inputs())
@@ -333,10 +327,10 @@ def check_training(data: FederatedDataModule, model: L.LightningModule) -> None:
 
 def test_every_exported_module_is_here(tmp_path: Path) -> None:
     made = set()
-    for name, case in CASES.items():
+    for name, (make, _) in CASES.items():
         (tmp_path / name).mkdir()
         with pytest.MonkeyPatch.context() as patch:
-            made.add(type(case.make(tmp_path / name, patch)).__name__)
+            made.add(type(make(tmp_path / name, patch)).__name__)
     assert made == {name for name in datamodules.__all__ if name.endswith("DataModule")}
 
 
@@ -357,7 +351,7 @@ WITH_FILES = [
 
 @pytest.mark.parametrize("name", WITH_FILES)
 def test_missing_and_damaged_files_are_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = CASES[name].make(tmp_path, monkeypatch)
+    data = CASES[name][0](tmp_path, monkeypatch)
     files = [path for path in sorted(tmp_path.rglob("*")) if path.is_file()]
     for damage, change in DAMAGES.items():
         for path in files:

@@ -24,17 +24,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fl_lightning as fl
 from fl_lightning import experiment, metrics, partitioners, parts, report
+from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.data import ClientDatasetsModule, ClientSplit, Source, WithinClientSplit
-from fl_lightning.datamodules import (
-    CIFAR10DataModule,
-    DMOZDataModule,
-    TableDataModule,
-    TorchDatasetDataModule,
-)
+from fl_lightning.datamodules import CIFAR10DataModule, DMOZDataModule, TableDataModule, TorchDatasetDataModule
 from fl_lightning.diagnostics import UpdateNorms
 from fl_lightning.executors import Executor, SequentialExecutor, make_executor
 from fl_lightning.experiment.build import make
-from fl_lightning.partitioners import IIDPartitioner, LimitedClassesPartitioner, TopicGraph, plot_label_distributions
+from fl_lightning.partitioners import FeatureQPPartitioner, IIDPartitioner, LimitedClassesPartitioner, TopicGraph
 from fl_lightning.testing.fits import quiet_trainer
 
 X = torch.zeros(4, dtype=torch.float64)
@@ -44,6 +40,9 @@ PARTITION = partitioners.Partition((np.arange(5), np.arange(5, 9)))
 GRAPH = TopicGraph(("Top/A", "Top/B"), np.array([[0, 1]]))
 ONE = quadratic_clients([1.0], [1.0])
 NAN = float("nan")
+POOLED = DataLoader(TensorDataset(X, X))
+#: Two clients that are there at first, and are away when their results could arrive.
+BRIEF = fl.VirtualClock(online={0: [(0, 1)], 1: [(0, 1)]}, delay=0.7)
 
 
 class Growing(fl.UniformSampler):
@@ -224,12 +223,10 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "windows": lambda _: fl.VirtualClock(online={2: [(3, 1)]}),
     "a trace": trace,
     "speeds": lambda _: train(fl.FedAsync(clock=fl.VirtualClock(speeds=[1.0, 2.0, 3.0]))),
-    "an empty fleet": lambda _: train(
-        fl.FedBuff(3, clock=fl.VirtualClock(online={0: [(0, 1)], 1: [(0, 1)]}, delay=0.7))
-    ),
+    "an empty fleet": lambda _: train(fl.FedBuff(3, clock=BRIEF)),
     "a file for states": lambda tmp_path: fl.FedAvg(state_dir=taken(tmp_path)),
     "settings of an aggregation": lambda _: fl.FedAvg(weighting="uniform", aggregation=parts.Median()),
-    "a number and a sampler": lambda _: fl.FedAvg(3, sampler=fl.UniformSampler(2)),
+    "a number and a sampler": lambda _: fl.RADFed(2, 3, sampler=fl.UniformSampler(2)),
     "a sampler of arrivals": lambda _: fl.Federated(
         1, schedule=parts.Asynchronous(fl.VirtualClock()), sampler=fl.UniformSampler(2)
     ),
@@ -244,16 +241,12 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "no checkpoint": lambda tmp_path: fl.load_preprocessing(tmp_path / "none.ckpt"),
     "two algorithms": lambda _: train(fl.FedAvg(), fl.FedProx(0.1)),
     "two observers": lambda _: train(fl.FedAvg(), UpdateNorms(), UpdateNorms()),
-    "an observer alone": lambda _: quiet_trainer(callbacks=[UpdateNorms()]).fit(
-        Quadratic(0.1), DataLoader(TensorDataset(X, X))
-    ),
+    "an observer alone": lambda _: quiet_trainer(callbacks=[UpdateNorms()]).fit(Quadratic(0.1), POOLED),
     "models under way": lambda _: train(fl.RADFed(3, 2, sampler=Growing()), clients=4, rounds=3),
     "a sampler": lambda _: Fixed([0], 1).with_clients_per_round(3),
     "an update": lambda _: train(fl.FedAvg(1.0, exchange=Breaks()), clients=1),
     "results": lambda _: train(fl.Federated(1.0, schedule=Leaves())),
-    "a tensor of two": lambda _: train(
-        fl.FedAvg(1.0, exchange=[parts.PersonalParameters("w"), parts.PersonalParameters("*")])
-    ),
+    "a tensor of two": lambda _: train(fl.FedAvg(1.0, exchange=[parts.PersonalParameters(each) for each in "w*"])),
     "a tensor": lambda _: train(fl.FedAvg(exchange=parts.PersonalParameters("v"))),
     "a client without data": one_without_samples,
     "a loss": lambda _: parts.FairMean(1.0, parts.MeasuredLoss()).weight_of(result(loss=-1.5, summed_lr=[0.1])),
@@ -284,9 +277,7 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "another exchange": another_exchange,
     "metrics": lambda _: metrics.accuracy(torch.zeros(3, 2), torch.tensor([0.5, 1.5, 2.5])),
     "a count": lambda _: fl.FedAvg(local_epochs=0),
-    "a step of moves": lambda _: partitioners.FeatureQPPartitioner(2, step=1.5, step_rule="relative").draw_solution(
-        [3.0], [1]
-    ),
+    "a step of moves": lambda _: FeatureQPPartitioner(2, step=1.5, step_rule="relative").draw_solution([3.0], [1]),
     "a target": lambda _: fl.TensorDataModule([(X, X)], target=5).outputs_and_targets((X, X), X),
     "a column": a_column,
     "pages": lambda tmp_path: set_up(DMOZDataModule(tmp_path)),
@@ -300,8 +291,6 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "a spec inside": lambda _: table(datamodule=NO_CLASS),
     "published": lambda _: table(published={"paper": {"scores": {"FedAvg": {"score": 1.0, "deviation": 2}}}}),
     # arguments that depend on each other
-    "a number of clients and a sampler": lambda _: fl.FedAvg(0.5, sampler=fl.UniformSampler(2)),
-    "one client and a sampler": lambda _: fl.RADFed(2, 1, sampler=fl.UniformSampler(1.0)),
     "epochs and steps": lambda _: fl.FedAvg(local_epochs=2, local_steps=3),
     "a clock and speeds": lambda _: fl.FedAsync(clock=fl.VirtualClock(), speeds=3),
     "a mode without a monitor": lambda _: fl.FederatedCheckpoint(mode="max"),
@@ -320,8 +309,8 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "tensors of two lengths": lambda _: fl.TensorDataModule([(X, X), (X, X[:3])]),
     "a text of names": lambda _: Source(TensorDataset(X), LABELS, class_names="abcd"),
     "an array for a graph": lambda _: next(partitioners.diffuse(LABELS, GRAPH, 3)),
-    "a text of names in a plot": lambda _: plot_label_distributions(PARTITION, LABELS, class_names="abcd"),
-    "no client in a plot": lambda _: plot_label_distributions(PARTITION, LABELS, max_clients=0),
+    "a text of names in a plot": lambda _: partitioners.plot_label_distributions(PARTITION, LABELS, class_names="abcd"),
+    "no client in a plot": lambda _: partitioners.plot_label_distributions(PARTITION, LABELS, max_clients=0),
     "staleness of no client": lambda _: parts.calibrate_staleness(0, 10),
     "the last quantile": lambda _: parts.calibrate_staleness(3, 10, quantile=1.0),
     "less than no worker": lambda _: experiment.run_table(small(), workers=-1),
@@ -333,6 +322,11 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "results of a number": lambda _: report.experiment_report(3),
     "half a client in a plot": lambda _: report.plot_run(Path(), clients=[0.5]),
     # what clients' steps need
+    "nothing to train": lambda _: StateVector(nn.Linear(2, 2).requires_grad_(False)),
+    "a complex parameter": lambda _: StateVector(nn.Linear(2, 2, dtype=torch.complex64)),
+    "FedNova that keeps": lambda _: fl.FedNova(momentum=0.9, optimizer_state="kept"),
+    "SCAFFOLD that keeps": lambda _: fl.Scaffold(momentum=0.9, optimizer_state="kept"),
+    "APFL that keeps": lambda _: fl.APFL(optimizer_state="kept"),
     "one client": lambda _: train(fl.FedAvg(1), clients=1),
     "a changed loss by hand": lambda _: fit_clients(fl.MOON(1.0), ByHand(0.1), ONE),
     "no linear layer to name": lambda _: train(fl.MOON(1.0, output_layer="head")),

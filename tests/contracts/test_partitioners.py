@@ -10,35 +10,24 @@ import numpy as np
 import pytest
 import torch
 
-import fl_lightning.partitioners
-from fl_lightning.partitioners import (
-    ClasswiseDirichletPartitioner,
-    DirichletPartitioner,
-    IIDPartitioner,
-    LimitedClassesPartitioner,
-    Partitioner,
-    PathologicalPartitioner,
-    PowerLawPartitioner,
-    QPPartitioner,
-    QuantitySkewPartitioner,
-    ShardPartitioner,
-)
+from fl_lightning import partitioners as kinds
+from fl_lightning.partitioners import Partitioner
 
 LABELS = np.arange(200) % 4
 #: What makes it with a seed, for seven clients, and the first digits of its partition's fingerprint for seed 0.
 MAKERS: dict[str, tuple[Callable[[int], Partitioner], str]] = {
-    "iid": (lambda seed: IIDPartitioner(7, seed=seed), "eef29153"),
-    "dirichlet": (lambda seed: DirichletPartitioner(7, 0.3, seed=seed), "ec3f3437"),
-    "dirichlet-sizes": (lambda seed: DirichletPartitioner(7, 0.3, size_sigma=0.3, seed=seed), "0f49ddd4"),
-    "qp": (lambda seed: QPPartitioner(7, class_alpha=0.5, burn_in=500, search=500, seed=seed), "d1d13ed3"),
-    "classwise": (lambda seed: ClasswiseDirichletPartitioner(7, 0.3, seed=seed), "fa541383"),
-    "quantity": (lambda seed: QuantitySkewPartitioner(7, 0.5, min_partition_size=2, seed=seed), "fd6cf10f"),
-    "shards": (lambda seed: ShardPartitioner(7, seed=seed), "84780d9f"),
-    "shards-of-9": (lambda seed: ShardPartitioner(7, shard_size=9, seed=seed), "ea7808cf"),
-    "pathological": (lambda seed: PathologicalPartitioner(7, 2, seed=seed), "8dff2d90"),
-    "pathological-random": (lambda seed: PathologicalPartitioner(7, 2, "random", seed=seed), "5e418d83"),
-    "power-law": (lambda seed: PowerLawPartitioner(7, 2, seed=seed), "9051d03b"),
-    "limited": (lambda seed: LimitedClassesPartitioner(7, [0, 5], 2, seed=seed), "51a19b2e"),
+    "iid": (lambda seed: kinds.IIDPartitioner(7, seed=seed), "eef29153"),
+    "dirichlet": (lambda seed: kinds.DirichletPartitioner(7, 0.3, seed=seed), "ec3f3437"),
+    "dirichlet-sizes": (lambda seed: kinds.DirichletPartitioner(7, 0.3, size_sigma=0.3, seed=seed), "0f49ddd4"),
+    "qp": (lambda seed: kinds.QPPartitioner(7, class_alpha=0.5, burn_in=500, search=500, seed=seed), "d1d13ed3"),
+    "classwise": (lambda seed: kinds.ClasswiseDirichletPartitioner(7, 0.3, seed=seed), "fa541383"),
+    "quantity": (lambda seed: kinds.QuantitySkewPartitioner(7, 0.5, min_partition_size=2, seed=seed), "fd6cf10f"),
+    "shards": (lambda seed: kinds.ShardPartitioner(7, seed=seed), "84780d9f"),
+    "shards-of-9": (lambda seed: kinds.ShardPartitioner(7, shard_size=9, seed=seed), "ea7808cf"),
+    "pathological": (lambda seed: kinds.PathologicalPartitioner(7, 2, seed=seed), "8dff2d90"),
+    "pathological-random": (lambda seed: kinds.PathologicalPartitioner(7, 2, "random", seed=seed), "5e418d83"),
+    "power-law": (lambda seed: kinds.PowerLawPartitioner(7, 2, seed=seed), "9051d03b"),
+    "limited": (lambda seed: kinds.LimitedClassesPartitioner(7, [0, 5], 2, seed=seed), "51a19b2e"),
 }
 
 
@@ -73,7 +62,7 @@ def test_partitioner(name: str) -> None:
 
 
 def test_every_partitioner_is_here() -> None:
-    exported = {getattr(fl_lightning.partitioners, name) for name in fl_lightning.partitioners.__all__}
+    exported = {getattr(kinds, name) for name in kinds.__all__}
     classes = {cls for cls in exported if inspect.isclass(cls) and issubclass(cls, Partitioner)}
     made = {type(make(0)) for make, _ in MAKERS.values()}
     # these see keys, indices, features or topics in place of labels

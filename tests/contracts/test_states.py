@@ -39,18 +39,17 @@ class Looks(Callback):
         self.seen.append([{name: repr(value) for name, value in vars(part).items()} for part in self.parts])
 
 
-def makers() -> dict[str, Callable[[], AggregationCallback]]:
-    found: dict[str, Callable[[], AggregationCallback]] = {name: ALGORITHMS[name] for name in STATEFUL.split()}
-    for name in SAMPLERS:
-        found[name] = lambda options=PARTS[name][0]: Federated(**options())
-    return found
+MAKERS: dict[str, Callable[[], AggregationCallback]] = {
+    **{name: ALGORITHMS[name] for name in STATEFUL.split()},
+    **{name: lambda options=PARTS[name][0]: Federated(**options()) for name in SAMPLERS},
+}
 
 
-@pytest.mark.parametrize("name", makers())
+@pytest.mark.parametrize("name", MAKERS)
 def test_what_a_part_changes_from_round_to_round_is_a_state(name: str) -> None:
     torch.manual_seed(0)
     looks = Looks()
-    quiet_trainer(max_epochs=3, callbacks=[makers()[name](), looks]).fit(Net(), data())
+    quiet_trainer(max_epochs=3, callbacks=[MAKERS[name](), looks]).fit(Net(), data())
     first, *_, last = looks.seen
     for part, before, after in zip(looks.parts, first, last, strict=True):
         changed = {attribute for attribute in after if before.get(attribute) != after[attribute]}

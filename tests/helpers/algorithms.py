@@ -196,11 +196,7 @@ def one_in(number: int, names: Iterable[str] = ALGORITHMS) -> list[Any]:
 
 def first_of_each(number: int) -> list[Any]:
     """Return algorithms' names; of those with settings beside the plain ones, all but one in so many are long."""
-    long = pytest.mark.long
-    return [
-        pytest.param(name, marks=long) if "-" in name and place % number else name
-        for place, name in enumerate(ALGORITHMS)
-    ]
+    return [param if "-" in name else name for name, param in zip(ALGORITHMS, one_in(number), strict=True)]
 
 
 class Net(L.LightningModule):

@@ -22,9 +22,8 @@ from fl_lightning.flower import FlowerClients, query_client, train_client
 from fl_lightning.parts.part import walk
 
 SIZES = (9, 17, 12)
-#: Numbers of Flower's errors.
+#: Number of Flower's error.
 PROGRAM_FAILED = 2
-NODE_LOST = 5
 
 Make = Callable[..., AggregationCallback]
 

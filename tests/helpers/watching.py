@@ -6,9 +6,9 @@ from typing import Any
 
 from lightning.pytorch.callbacks import Callback
 
-from fl_lightning import AggregationCallback, TensorDataModule
+from fl_lightning import AggregationCallback
 from fl_lightning.parts import ArrivalRecord
-from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
+from helpers.toys import Quadratic, fit_clients, quadratic_clients
 
 
 class Watch(Callback):
@@ -28,10 +28,8 @@ class Watch(Callback):
 
 def watch(callback: AggregationCallback, rounds: int, targets: list[float], sizes: list[int] | None = None) -> Watch:
     """Train clients whose every local training ends at their own target."""
-    data = TensorDataModule(quadratic_clients([1.0] * len(targets), targets, sizes), batch_size=None, shuffle=False)
-    watching = Watch()
-    trainer = quiet_trainer(max_epochs=rounds, callbacks=[callback, watching])
-    trainer.fit(Quadratic(lr=1.0), datamodule=data)
+    clients = quadratic_clients([1.0] * len(targets), targets, sizes)
+    fit_clients(callback, Quadratic(lr=1.0), clients, rounds, watching := Watch())
     return watching
 
 

@@ -142,17 +142,13 @@ def fit(
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep warnings and Lightning's lines off the screen."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "fl_lightning")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(logging.NOTSET)
 
 
 def rows(client: int, places: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -184,7 +184,7 @@ class ALA(OwnModels):
         return mixed
 
 
-class IFCA(OwnModels):
+class IFCA(Referee):
     """IFCA: the server keeps several models; a client trains the one with the smallest loss on its samples."""
 
     clusters = 2
@@ -193,9 +193,6 @@ class IFCA(OwnModels):
         super().__init__(fitted, *arguments)
         self.models = [self.typed(model) for model in fitted.clusters]
         self.chosen: dict[int, int] = {}
-
-    def typed(self, model: State) -> State:
-        return {name: model[name].to(value.dtype) for name, value in self.first.items()}
 
     def play_round(self, number: int) -> None:
         chosen: list[int] = []
@@ -217,14 +214,8 @@ class IFCA(OwnModels):
         counts = [chosen.count(cluster) for cluster in range(self.clusters)]
         self.server = self.models[counts.index(max(counts))]
 
-    def own_model(self, client: int) -> State:
-        if client not in self.chosen:
-            return self.shown()
-        state = copy(self.models[self.chosen[client]])
-        state.update(self.values.get(client, {}))
-        if self.options.buffers == "local":
-            state.update(self.local.get(client, {}))
-        return state
+    def shared_with(self, client: int) -> State:
+        return copy(self.models[self.chosen[client]]) if client in self.chosen else self.shown()
 
 
 class Moreau(OwnModels, ServerSteps):
@@ -277,7 +268,7 @@ class Mixture(OwnModels):
         rates = self.rates(training, self.steps_of(training))
         for places, lr in zip(training.batches[::2], rates, strict=True):
             x, y = rows(training.client, places)
-            gradient, new = self.gradient(self.mix(v, w), x, y, self.trained)
+            gradient, new = self.gradient(self.mix(v, w, self.trained), x, y, self.trained)
             w.update(new)
             of_w, new = self.gradient(w, x, y, self.trained)
             at_v.step(v, {name: self.alpha * value for name, value in gradient.items()}, lr)
@@ -288,20 +279,14 @@ class Mixture(OwnModels):
         self.mine[training.client] = v
         return w, rates
 
-    def mix(self, v: State, w: State) -> State:
-        mixed = copy(w)
-        for name in self.trained:
-            mixed[name] = self.alpha * v[name] + (1 - self.alpha) * w[name]
-        return mixed
+    def mix(self, v: State, w: State, names: Sequence[str]) -> State:
+        """Return a mean of two models; a model in training has its own buffers."""
+        return {**w, **{name: self.alpha * v[name] + (1 - self.alpha) * w[name] for name in names}}
 
     def own_model(self, client: int) -> State:
         if client not in self.mine:
             return self.shown()
-        shared = Referee.own_model(self, client)
-        mixed = self.mix(self.mine[client], shared)
-        for name in self.buffers:
-            mixed[name] = self.alpha * self.mine[client][name] + (1 - self.alpha) * shared[name]
-        return mixed
+        return self.mix(self.mine[client], Referee.own_model(self, client), self.trained + self.buffers)
 
 
 class Walking(Referee):
@@ -328,9 +313,6 @@ class Walking(Referee):
         gradient, new = self.gradient(there, *batch, self.trained)
         w.update(new)
         return gradient
-
-    def moved(self, state: State, direction: State, step: Any) -> State:
-        return {**state, **{name: state[name] + step * direction[name] for name in self.trained}}
 
 
 class Meta(FineTuned, Walking):
@@ -734,13 +716,14 @@ class Narrow(Referee):
                 small[name] = state[name].narrow(dim, 0, math.ceil(width * WIDTH)).clone()
         return small
 
-    def padded(self, state: State, value: float) -> State:
-        """Return a small model as a large one, with a value in the new places."""
-        large = {}
-        for name, tensor in state.items():
-            large[name] = torch.full_like(self.first[name], value)
-            large[name][tuple(slice(size) for size in tensor.shape)] = tensor
+    def placed(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a small tensor as a large one, with zeros in the new places."""
+        large = torch.zeros_like(self.first[name])
+        large[tuple(slice(size) for size in tensor.shape)] = tensor
         return large
+
+    def padded(self, state: State) -> State:
+        return {name: self.placed(name, tensor) for name, tensor in state.items()}
 
     def width(self, client: int) -> float:
         return self.widths[client % len(self.widths)]
@@ -762,23 +745,19 @@ class Narrow(Referee):
 
     def average(self, reports: list[Report]) -> State:
         merged = copy(self.server)
+        weights = self.weights_of(reports)
         for name in self.travels + self.buffers:
             total: Any = 0.0
             shares: Any = 0.0
-            for report, weight in zip(reports, self.weights_of(reports), strict=True):
-                sent = {name: report.sent[name]}
-                total = total + weight * self.padded(sent, 0.0)[name].double()
-                present = {name: torch.ones_like(sent[name])}
-                shares = shares + weight * self.padded(present, 0.0)[name].double()
-            value = torch.where(shares > 0, total / shares.clamp(min=1e-9), merged[name].double())
-            if not merged[name].is_floating_point():
-                value = value.round().to(merged[name].dtype)
-            merged[name] = value
-        return merged
+            for weight, report in zip(weights, reports, strict=True):
+                total = total + weight * self.placed(name, report.sent[name]).double()
+                shares = shares + weight * self.placed(name, torch.ones_like(report.sent[name])).double()
+            merged[name] = torch.where(shares > 0, total / shares.clamp(min=1e-9), merged[name].double())
+        return self.typed(merged)
 
     def shown(self) -> State:
         small = self.values
-        self.values = {client: self.padded(values, 0.0) for client, values in small.items()}
+        self.values = {client: self.padded(values) for client, values in small.items()}
         shown = super().shown()
         self.values = small
         return shown
@@ -803,7 +782,7 @@ class OrderedSteps(Narrow):
             width = widths[int(torch.randint(len(widths), (), generator=generator))]
             small = self.cut(state, width)
             gradient, _ = self.gradient(small, *rows(training.client, places), self.trained)
-            optimizer.step(state, self.cut(self.padded(gradient, 0.0), self.width(training.client)), lr)
+            optimizer.step(state, self.cut(self.padded(gradient), self.width(training.client)), lr)
         return state, rates
 
 
@@ -840,12 +819,6 @@ class Ranks(Narrow):
                 product = state[f"{layer}.lora_B"] @ state[name]
                 plain[f"{layer}.weight"] = plain[f"{layer}.weight"] + product
         return plain
-
-    def risk(self, state: State, client: int) -> float:
-        return super().risk(self.network(state), client)
-
-    def score(self, state: State, client: int) -> float:
-        return super().score(self.network(state), client)
 
 
 class Stacks(Ranks):
@@ -1070,6 +1043,7 @@ class Circulating(ShowsMean):
 
 
 PUBLIC = torch.randn(10, FEATURES, generator=torch.Generator().manual_seed(11), dtype=torch.float64)
+BATCHES = DataLoader(PUBLIC, 4)
 
 
 class Distilled(Referee):
@@ -1077,15 +1051,12 @@ class Distilled(Referee):
 
     steps = 5
     lr = 0.5
+    given: ClassVar[Any] = {"loader": BATCHES, "steps": steps, "lr": lr, "optimizer": torch.optim.SGD}
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         if self.kept or self.options.buffers == "local":
             raise MustRefuse("the server does not have the clients' whole models")
-
-    @classmethod
-    def options_of(cls) -> dict[str, Any]:
-        return {"loader": DataLoader(PUBLIC, 4), "steps": cls.steps, "lr": cls.lr, "optimizer": torch.optim.SGD}
 
     def merge(self, reports: list[Report]) -> None:
         student = self.average(reports)
@@ -1098,8 +1069,8 @@ class Distilled(Referee):
             log_q = mine - torch.logsumexp(mine, 1, keepdim=True)
             loss = (wanted * (wanted.log() - log_q)).sum(1).mean()
             rate = type(self).lr / 2 * (1 + math.cos(math.pi * step / self.steps))
-            for name, gradient in zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True):
-                student[name] = student[name] - rate * gradient
+            gradients = torch.autograd.grad(loss, list(leaves.values()))
+            student = self.moved(student, dict(zip(leaves, gradients, strict=True)), -rate)
         self.server = student
 
 
@@ -1109,10 +1080,7 @@ class Agreeing(Referee):
     personal = ("*",)
     lr = 0.5
 
-    @classmethod
-    def options_of(cls) -> dict[str, Any]:
-        digestion = {"batches": 2, "digestions": 2, "lr": cls.lr, "optimizer": torch.optim.SGD}
-        return {"loader": DataLoader(PUBLIC, 4), **digestion}
+    given: ClassVar[Any] = {"batches": 2, "digestions": 2, "lr": lr, "optimizer": torch.optim.SGD}
 
     def play_round(self, number: int) -> None:
         trainings = self.of_phase(number, 0)
@@ -1135,12 +1103,11 @@ class Agreeing(Referee):
         self.merge(reports)
 
     def digest(self, model: State, lessons: list[tuple[Tensor, Tensor]]) -> State:
-        model = copy(model)
         for x, wanted in lessons:
             leaves = {name: model[name].clone().requires_grad_() for name in self.trained}
             loss = (forward({**model, **leaves}, x, train=False)[1] - wanted).abs().mean()
-            for name, gradient in zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True):
-                model[name] = model[name] - type(self).lr * gradient
+            gradients = torch.autograd.grad(loss, list(leaves.values()))
+            model = self.moved(model, dict(zip(leaves, gradients, strict=True)), -type(self).lr)
         return model
 
 
@@ -1163,14 +1130,6 @@ class Hierarchy(ShowsMean):
             return self.held.pop(client)
         region = self.models.get(self.group_of(client), self.server)
         return super().receive(client, self.typed(region), link)
-
-    def typed(self, model: State) -> State:
-        """Return a model with whole numbers where the module counts."""
-        typed = copy(model)
-        for name, first in self.first.items():
-            if not first.is_floating_point():
-                typed[name] = model[name].double().round().to(first.dtype)
-        return typed
 
     def play_round(self, number: int) -> None:
         reports = [self.visit(training) for training in self.of_phase(number, 0)]
@@ -1221,26 +1180,22 @@ METHODS: dict[str, Method] = {
     "Scaffold": Method(lambda momentum=0.0, **k: fl.Scaffold(momentum=momentum, **k), Scaffold, knows_momentum=True),
     "FedNova": Method(lambda momentum=0.0, **k: fl.FedNova(momentum=momentum, **k), Nova, knows_momentum=True),
     "FedExP": Method(
-        lambda **k: fl.FedExP(epsilon=Extrapolated.epsilon, **k),
-        Extrapolated,
+        lambda **k: fl.FedExP(epsilon=Extrapolated.epsilon, **k), Extrapolated,
         lambda: {"aggregation": parts.ExtrapolatedMean(Extrapolated.epsilon)},
     ),
     "MIFA": Method(fl.MIFA, Remembered),
     "HeteroFL": Method(
-        lambda **k: NarrowWithCentre(Narrow.widths, **k),
-        Narrow,
+        lambda **k: NarrowWithCentre(Narrow.widths, **k), Narrow,
         lambda: narrow_parts(parts.HeldGradients, "uniform"),
     ),
     "FjORD": Method(
-        lambda **k: fl.FjORD(Narrow.widths, **k),
-        OrderedSteps,
+        lambda **k: fl.FjORD(Narrow.widths, **k), OrderedSteps,
         lambda: narrow_parts(parts.OrderedDropout, "samples"),
     ),
     "FLoRA": Method(lambda **k: AdaptedNet("stack", ranks=[2, 1, 2], **k), Stacks),
     "FedLoRA": Method(lambda **k: AdaptedNet("average", ranks=[2, 1, 2], padding="counts", **k), Ranks),
     "DiLoCo": Method(
-        lambda **k: fl.DiLoCo(**{"local_steps": None, "continue_epochs": False, **k}),
-        Outer,
+        lambda **k: fl.DiLoCo(**{"local_steps": None, "continue_epochs": False, **k}), Outer,
         lambda: {
             "aggregation": parts.WeightedMean("uniform"),
             "server": parts.TorchServer(torch.optim.SGD, 0.7, momentum=0.9, nesterov=True),
@@ -1255,17 +1210,16 @@ METHODS: dict[str, Method] = {
     "QFedAvg": Method(lambda **k: fl.QFedAvg(Fair.q, **k), Fair),
     "RADFed": Method(lambda **k: fl.RADFed(2, **k), Circulating),
     "FedDF": Method(
-        lambda module, **k: fl.FedDF(module, **Distilled.options_of(), **k),
+        lambda module, **k: fl.FedDF(module, **Distilled.given, **k),
         Distilled,
         lambda module=None: {
-            "aggregation": parts.EnsembleDistillation(module or Net(Kind()), **Distilled.options_of())
+            "aggregation": parts.EnsembleDistillation(module or Net(Kind()), **Distilled.given)
         },
         takes_module=True,
     ),
-    "FedMD": Method(lambda module, **k: fl.FedMD(module, **Agreeing.options_of(), **k), Agreeing, takes_module=True),
+    "FedMD": Method(lambda module, **k: fl.FedMD(module, BATCHES, **Agreeing.given, **k), Agreeing, takes_module=True),
     "HierFAVG": Method(
-        lambda **k: fl.HierFAVG(Hierarchy.groups, Hierarchy.inner_rounds, **k),
-        Hierarchy,
+        lambda **k: fl.HierFAVG(Hierarchy.groups, Hierarchy.inner_rounds, **k), Hierarchy,
         lambda: {"schedule": parts.Hierarchical(Hierarchy.groups, Hierarchy.inner_rounds)},
     ),
     "FedAsync": Method(lambda **k: fl.FedAsync(rho=Async.rho, speeds=SPEEDS, **k), Async),
@@ -1282,10 +1236,7 @@ METHODS: dict[str, Method] = {
         lambda **k: fl.FedPer("head", **k), Personal, lambda: {"exchange": [parts.PersonalParameters("head")]}
     ),
     "FedRep": Method(lambda **k: fl.FedRep("head", head_epochs=1, **k), Rep),
-    "FedBABU": Method(
-        lambda **k: fl.FedBABU("head", every=2, fine_tune_epochs=1, **k),
-        BABU,
-    ),
+    "FedBABU": Method(lambda **k: fl.FedBABU("head", every=2, fine_tune_epochs=1, **k), BABU),
     "LGFedAvg": Method(
         lambda **k: fl.LGFedAvg("body", **k), LG, lambda: {"exchange": [parts.PersonalParameters("body")]}
     ),
@@ -1293,21 +1244,18 @@ METHODS: dict[str, Method] = {
         lambda **k: fl.FedBN("norm", **k), BN, lambda: {"exchange": [parts.PersonalParameters("norm")]}, needs_norm=True
     ),
     "FedALA": Method(
-        lambda **k: fl.FedALA("head", share_lr=ALA.share_lr, **k),
-        ALA,
+        lambda **k: fl.FedALA("head", share_lr=ALA.share_lr, **k), ALA,
         lambda: {"schedule": parts.AdaptiveStart(mixed="head", lr=ALA.share_lr)},
     ),
     "IFCA": Method(
-        lambda **k: fl.IFCA(IFCA.clusters, **k),
-        IFCA,
+        lambda **k: fl.IFCA(IFCA.clusters, **k), IFCA,
         lambda: {"schedule": parts.Clusters(number=IFCA.clusters)},
         one_model=False,
     ),
     "PFedMe": Method(
         lambda **k: fl.PFedMe(
             Moreau.lam, inner_steps=Moreau.inner, lr=Moreau.outer_lr, server_lr=Moreau.server_lr, **k
-        ),
-        Moreau,
+        ), Moreau,
         lambda: {
             "objective": parts.MoreauEnvelope(Moreau.lam, Moreau.inner, Moreau.outer_lr),
             "server": parts.Mixing(Moreau.server_lr),
@@ -1318,23 +1266,19 @@ METHODS: dict[str, Method] = {
     ),
     "PerFedAvg": Method(lambda **k: fl.PerFedAvg(Meta.alpha, every=2, **k), Meta),
     "MOON": Method(
-        lambda **k: fl.MOON(Contrast.mu, tau=Contrast.tau, **k),
-        Contrast,
+        lambda **k: fl.MOON(Contrast.mu, tau=Contrast.tau, **k), Contrast,
         lambda: {"objective": parts.ModelContrast(Contrast.mu, Contrast.tau)},
     ),
     "FedLC": Method(
-        lambda **k: fl.FedLC(Calibrated.tau, **k),
-        Calibrated,
+        lambda **k: fl.FedLC(Calibrated.tau, **k), Calibrated,
         lambda: {"objective": parts.CalibratedLogits(Calibrated.tau)},
     ),
     "FedNTD": Method(
-        lambda **k: fl.FedNTD(NotTrue.beta, tau=NotTrue.tau, **k),
-        NotTrue,
+        lambda **k: fl.FedNTD(NotTrue.beta, tau=NotTrue.tau, **k), NotTrue,
         lambda: {"objective": parts.NotTrueDistillation(NotTrue.beta, NotTrue.tau)},
     ),
     "FedDecorr": Method(
-        lambda **k: fl.FedDecorr(Decorrelated.beta, **k),
-        Decorrelated,
+        lambda **k: fl.FedDecorr(Decorrelated.beta, **k), Decorrelated,
         lambda: {"objective": parts.Decorrelation(Decorrelated.beta)},
     ),
     "FedSAM": Method(
@@ -1342,8 +1286,7 @@ METHODS: dict[str, Method] = {
     ),
     "FedProto": Method(lambda **k: fl.FedProto(Prototypes.lam, **k), Prototypes),
     "FedRoD": Method(
-        lambda **k: fl.FedRoD("head", head_lr=TwoHeads.head_lr, **k),
-        TwoHeads,
+        lambda **k: fl.FedRoD("head", head_lr=TwoHeads.head_lr, **k), TwoHeads,
         lambda: {"objective": parts.TwoHeads("head", TwoHeads.head_lr)},
     ),
-}
+}  # fmt: skip

@@ -29,6 +29,7 @@ from contracts.referee.module import (
     TRAIN,
     VAL,
     Kind,
+    Loss,
     State,
     cross_entropy,
     fingerprint,
@@ -41,7 +42,6 @@ SPEEDS = (5, 4, 3, 1)
 #: Results that arrive in a round.
 ARRIVALS = 3
 Added = Callable[[State], Mapping[str, Tensor]]
-Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -358,6 +358,16 @@ class Referee:
         names = self.travels + self.buffers
         return {**copy(self.server), **mean([self.only(model, names) for model in models], weights)}
 
+    def typed(self, model: State) -> State:
+        """Return a model in the module's types, with whole numbers where it counts."""
+        return {
+            name: model[name] if first.is_floating_point() else model[name].double().round().to(first.dtype)
+            for name, first in self.first.items()
+        }
+
+    def moved(self, state: State, direction: State, step: float | Tensor) -> State:
+        return {**state, **{name: state[name] + step * direction[name] for name in self.trained}}
+
     # ---- between server and clients ----
 
     def receive(self, client: int, model: State | None = None, link: int = 0) -> State:
@@ -436,15 +446,19 @@ class Referee:
 
     def own_model(self, client: int) -> State:
         """Return the model with which a client is evaluated: its own after its first training."""
-        state = self.shown()
+        state = self.shared_with(client)
         state.update(self.values.get(client, {}))
         if self.options.buffers == "local":
             state.update(self.local.get(client, {}))
         return state
 
+    def shared_with(self, client: int) -> State:
+        """Return the model that a client shares with others."""
+        return self.shown()
+
     def score(self, state: State, client: int) -> float:
         x, y = VAL[client]
-        _, logits, _ = forward(state, x, train=False)
+        _, logits, _ = forward(self.network(state), x, train=False)
         return float(fingerprint(logits, y))
 
     # ---- training ----
@@ -458,7 +472,7 @@ class Referee:
         x, y = TRAIN[client]
         total = 0.0
         for inputs, targets in zip(x.split(BATCH_SIZE), y.split(BATCH_SIZE), strict=True):
-            _, logits, _ = forward(state, inputs, train=False)
+            _, logits, _ = forward(self.network(state), inputs, train=False)
             weights = CLASS_WEIGHTS if self.kind.class_weights else None
             total += len(targets) * float(cross_entropy(logits, targets, weights))
         return total / len(y)

@@ -207,19 +207,14 @@ def on_processes(method: Method, setup: Setup, folder: Path) -> Fitted:
     def train() -> dict[str, Any]:
         options = {"devices": 2, "strategy": "ddp"}
         fitted = fit(lambda: make(method, setup), setup.kind, setup.rounds, record=False, **options)
-        shown = asdict(replace(fitted, callback=None))
-        return shown
+        return asdict(replace(fitted, callback=None))
 
     with quiet():
         one, _ = on_two_processes(train, folder)
     return Fitted(**one)
 
 
-WAYS: dict[str, Callable[[Method, Setup, Path], Fitted]] = {
-    "stacked": stacked,
-    "resumed": resumed,
-    "two processes": on_processes,
-}
+WAYS = {"stacked": stacked, "resumed": resumed, "two processes": on_processes}
 
 
 def make(method: Method, setup: Setup, executor: str = "sequential") -> fl.AggregationCallback:
