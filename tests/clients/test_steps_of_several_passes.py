@@ -22,7 +22,7 @@ from torchmetrics import SumMetric
 import fl_lightning as fl
 from fl_lightning.diagnostics import LocalCompute
 from fl_lightning.parts import MetaLearning
-from fl_lightning.testing.fits import Break, content, different, fit
+from fl_lightning.testing.fits import content, different, fit
 
 #: An algorithm, its passes on each step's first batch, and its batches and optimizer steps in a local step.
 METHODS: dict[str, tuple[Callable[..., fl.AggregationCallback], int, int]] = {
@@ -171,12 +171,6 @@ def test_local_epochs_are_passes_over_the_data(name: str) -> None:
     assert module.rates == pytest.approx([(1 - step / 64) / 64 for step in range(steps) for _ in range(inner)])
     trained = steps + 10 if name == "FedALA" else steps  # the search has two epochs of five batches
     assert compute.values["fed/local_samples"] == 2 * batches * trained
-
-
-def test_a_round_that_breaks_off_leaves_no_trace_in_metric_objects(tmp_path: Path) -> None:
-    with pytest.raises(ArithmeticError):
-        fit(fl.FedAvg(1.0), net := Net(), data(2), ROUNDS, Break(1, tmp_path / "broken.ckpt"))
-    assert float(net.samples.sum_value) == 0.0
 
 
 def test_fedsam_logs_the_losses_at_w() -> None:
