@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import time
 from pathlib import Path
@@ -11,23 +10,14 @@ import pytest
 import torch
 from helpers.full_disk import limited_files
 
+from fl_lightning import files
 from fl_lightning.experiment.files import write_text
-from fl_lightning.files import (
-    atomic_file,
-    checksum,
-    data_folder,
-    is_whole,
-    linked_file,
-    make_folder,
-    reserve,
-    write_new,
-)
 
 
 def test_a_file_takes_its_place_when_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / "file.txt"
     for text in ("first", "second"):
-        with atomic_file(path) as temporary:
+        with files.atomic_file(path) as temporary:
             temporary.write_text(text)
             assert not path.exists() or path.read_text() == "first"
         assert path.read_text() == text
@@ -37,7 +27,7 @@ def test_a_file_takes_its_place_when_it_is_written(tmp_path: Path) -> None:
 def test_what_is_broken_off_leaves_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
     path.write_text("before")
-    with pytest.raises(RuntimeError, match="halfway"), atomic_file(path) as temporary:
+    with pytest.raises(RuntimeError, match="halfway"), files.atomic_file(path) as temporary:
         temporary.write_text("half")
         raise RuntimeError("halfway")
     assert path.read_text() == "before"
@@ -59,80 +49,63 @@ def test_what_killed_processes_left_a_day_ago_is_removed(tmp_path: Path) -> None
         path.touch()
     for path in (old, other):
         os.utime(path, (time.time() - 25 * 60 * 60,) * 2)
-    with atomic_file(tmp_path / "file") as temporary:
+    with files.atomic_file(tmp_path / "file") as temporary:
         temporary.touch()
     assert set(tmp_path.iterdir()) == {tmp_path / "file", young, other}
 
 
 def test_a_file_of_other_content_is_replaced_if_that_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "new" / "report.html"
-    write_new(path, b"first", "report")
-    write_new(path, b"first", "report")
+    files.write_new(path, b"first", "report")
+    files.write_new(path, b"first", "report")
     with pytest.raises(FileExistsError, match=rf"{path} holds something other than this report"):
-        write_new(path, b"second", "report")
+        files.write_new(path, b"second", "report")
     assert path.read_bytes() == b"first"
-    write_new(path, b"second", "report", overwrite=True)
+    files.write_new(path, b"second", "report", overwrite=True)
     assert path.read_bytes() == b"second"
 
 
 def test_a_linked_file_is_made_once(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    with linked_file(path) as temporary:
+    with files.linked_file(path) as temporary:
         temporary.write_text("first")
-    with pytest.raises(FileExistsError), linked_file(path) as temporary:
+    with pytest.raises(FileExistsError), files.linked_file(path) as temporary:
         temporary.write_text("second")
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("file", "first")]
-
-
-@pytest.mark.parametrize("allocates", [True, False])
-def test_room_is_taken_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allocates: bool) -> None:
-    def cannot(*arguments: int) -> None:
-        raise OSError(errno.EOPNOTSUPP, "not here")
-
-    if not allocates:
-        monkeypatch.setattr(os, "posix_fallocate", cannot)
-    path = tmp_path / "mapped"
-    with path.open("w+b") as file:
-        file.write(b"abc")
-        reserve(file, 2**20 + 5, path)
-        reserve(file, 10, path)
-    assert path.read_bytes() == b"abc" + bytes(2**20 + 2)
-    with path.open("wb") as file, limited_files(100), pytest.raises(OSError, match=r"needs 1,000 bytes: '.*mapped'"):
-        reserve(file, 1000, path)
 
 
 def test_whole_files_and_their_checksums(tmp_path: Path) -> None:
     path = tmp_path / "saved.ckpt"
     torch.save({"a": torch.arange(999)}, path)
-    assert is_whole(path)
+    assert files.is_whole(path)
     content = path.read_bytes()
     for harmed in (content[:-9], content[:999] + bytes([content[999] ^ 1]) + content[1000:], b""):
         path.write_bytes(harmed)
-        assert not is_whole(path)
-    assert not is_whole(tmp_path / "nowhere")
+        assert not files.is_whole(path)
+    assert not files.is_whole(tmp_path / "nowhere")
     # the SHA-256 of nothing
-    assert checksum(path) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    assert files.checksum(path) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
 def test_a_folder_that_cannot_be_made_is_named_with_its_argument(tmp_path: Path) -> None:
-    make_folder("output", tmp_path / "a" / "b", "Give another.")
+    files.make_folder("output", tmp_path / "a" / "b", "Give another.")
     assert list((tmp_path / "a" / "b").iterdir()) == []
     (tmp_path / "file").touch()
     with pytest.raises(
         OSError, match=rf"`output` must be a folder .* got '{tmp_path}/file': .*exists.* Give another\."
     ):
-        make_folder("output", tmp_path / "file", "Give another.")
+        files.make_folder("output", tmp_path / "file", "Give another.")
 
 
 def test_the_folder_of_data_may_be_given_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FL_LIGHTNING_DATA", raising=False)
-    assert data_folder() == Path("data")
+    assert files.data_folder() == Path("data")
     monkeypatch.setenv("FL_LIGHTNING_DATA", "elsewhere")
-    assert data_folder() == Path("elsewhere")
+    assert files.data_folder() == Path("elsewhere")
 
 
 def test_a_new_file_has_the_usual_permissions(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
-    with atomic_file(tmp_path / "file") as temporary:
+    with files.atomic_file(tmp_path / "file") as temporary:
         temporary.touch()
     assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode

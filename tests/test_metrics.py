@@ -11,8 +11,8 @@ import torch
 from helpers.toys import quiet_trainer
 from torch import Tensor
 
-from fl_lightning import ClientMetrics, TensorDataModule
-from fl_lightning.metrics import ConcordanceIndex, OneVsRestAUROC, accuracy, auroc, c_index, mean_iou, weighted_f1
+from fl_lightning import ClientMetrics, TensorDataModule, metrics
+from fl_lightning.metrics import accuracy, auroc, c_index, mean_iou, weighted_f1
 from fl_lightning.models import Classifier
 
 
@@ -157,7 +157,7 @@ def test_auroc_of_one_class_is_nan_or_the_value_asked_for(labels: list[int]) -> 
 
 
 def test_the_metric_object_pools_batches_and_resets() -> None:
-    metric = OneVsRestAUROC()
+    metric = metrics.OneVsRestAUROC()
     # each batch alone would be 1
     metric.update(two_class([0.8, 0.4]), torch.tensor([1, 0]))
     metric.update(two_class([0.3, 0.1]), torch.tensor([1, 0]))
@@ -209,7 +209,14 @@ def test_the_concordance_index_counts_pairs_whose_order_is_known() -> None:
     assert float(c_index(risk, target)) == 3.5 / 5
     assert float(c_index(risk[:, None], target)) == 3.5 / 5
     assert math.isnan(c_index(risk, target * torch.tensor([0.0, 1.0])))
-    metric = ConcordanceIndex()
+    metric = metrics.ConcordanceIndex()
     metric.update(risk[:1], target[:1])
     metric.update(risk[1:], target[1:])
     assert float(metric.compute()) == pytest.approx(0.7)
+
+
+def test_names_of_metrics_say_whether_larger_values_are_better() -> None:
+    better = {"val_acc": True, "Test/AUROC": True, "val_dice_loss": False, "val_acc_clients_std": False, "accuse": None}
+    assert {name: metrics.larger_is_better(name) for name in better} == better
+    found = {name: [metrics.suitable_mode(name, mode) for mode in ("max", "min")] for name in ("acc", "loss", "accuse")}
+    assert found == {"acc": [None, "max"], "loss": ["min", None], "accuse": [None, None]}

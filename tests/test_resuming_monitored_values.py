@@ -77,12 +77,17 @@ class Interrupting(Callback):
             self.trainer, self.seen = trainer, float(trainer.callback_metrics["batch_loss"])
             raise ArithmeticError("broken by the test")
 
+    def on_exception(self, trainer: Any, *args: Any) -> None:
+        self.after = float(trainer.callback_metrics["batch_loss"])
+
 
 def test_a_round_that_broke_off_leaves_no_monitored_values(tmp_path: Path) -> None:
     saves = ModelCheckpoint(tmp_path, "broken", save_on_exception=True, every_n_epochs=10)
     with pytest.raises(ArithmeticError):
         fit("FedAvg", interrupting := Interrupting(), saves)
-    assert float(interrupting.trainer.callback_metrics["batch_loss"]) == interrupting.before != interrupting.seen
+    values = (interrupting.after, float(interrupting.trainer.callback_metrics["batch_loss"]))
+    assert values == (interrupting.before, interrupting.before)
+    assert interrupting.before != interrupting.seen
     [path] = tmp_path.glob("*.ckpt")
     resumed = fit("FedAvg", ckpt_path=str(path))
     assert resumed.starts[0] == pytest.approx(fit("FedAvg").losses[2], rel=1e-7)

@@ -12,31 +12,32 @@ import torch
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 from torch import Tensor
 
-from fl_lightning import FedAvg
+from fl_lightning import FedAvg, seeding
 from fl_lightning.parts.messages import Task
-from fl_lightning.seeding import (
-    Stream,
-    changed_generators,
-    derive_seed,
-    global_states,
-    preserved_generators,
-    seed_global_generators,
-    set_global_states,
-)
+from fl_lightning.seeding import Stream
 
 
 def test_seeds_depend_on_every_argument_and_never_change() -> None:
-    assert derive_seed(1, Stream.CLIENT, 2, 3) == 3800415822099797715
-    seeds = {derive_seed(s, stream, r, k) for s in (0, 1) for stream in Stream for r in (0, 1) for k in (0, 1)}
+    assert seeding.derive_seed(1, Stream.CLIENT, 2, 3) == 3800415822099797715
+    seeds = {seeding.derive_seed(s, stream, r, k) for s in (0, 1) for stream in Stream for r in (0, 1) for k in (0, 1)}
     assert len(seeds) == 2 * len(Stream) * 2 * 2
 
 
 def test_global_generators_are_seeded_alike() -> None:
     draws = []
     for _ in range(2):
-        seed_global_generators(1, Stream.CLIENT, 5, 6)
+        seeding.seed_global_generators(1, Stream.CLIENT, 5, 6)
         draws.append((random.random(), np.random.rand(), torch.rand(()).item()))
     assert draws[0] == draws[1]
+
+
+def test_generators_that_were_drawn_from_are_named() -> None:
+    draws = {"torch": lambda: torch.rand(()), "numpy": np.random.rand, "random": random.random}
+    for name, draw in draws.items():
+        before = seeding.global_states(None)
+        draw()
+        assert seeding.changed_generators(before, seeding.global_states(None)) == {name}
+    assert seeding.changed_generators(before, before) == set()
 
 
 class Accelerator:
@@ -70,22 +71,22 @@ def accelerator(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 def test_the_generator_of_a_gpu_is_seeded(accelerator: Accelerator) -> None:
     draws = []
     for number in (6, 7, 6):
-        seed_global_generators(1, Stream.CLIENT, 5, number)
+        seeding.seed_global_generators(1, Stream.CLIENT, 5, number)
         draws.append(accelerator.draw())
     assert draws[0] == draws[2] != draws[1]
     accelerator.is_there = False  # as in a forked process, which cannot use it
-    seed_global_generators(1, Stream.CLIENT, 5, 6)
+    seeding.seed_global_generators(1, Stream.CLIENT, 5, 6)
     assert accelerator.draw() != draws[0]
 
 
 def test_the_generator_of_a_gpu_is_put_back(accelerator: Accelerator) -> None:
     device = accelerator.device
     accelerator.generator.manual_seed(3)
-    with preserved_generators(device):
-        first, before = accelerator.draw(), global_states(device)
+    with seeding.preserved_generators(device):
+        first, before = accelerator.draw(), seeding.global_states(device)
         second = accelerator.draw()
-        assert changed_generators(before, global_states(device)) == {"torch"}
-        set_global_states(before, device)
+        assert seeding.changed_generators(before, seeding.global_states(device)) == {"torch"}
+        seeding.set_global_states(before, device)
         assert accelerator.draw() == second
     assert accelerator.draw() == first
 

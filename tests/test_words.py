@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from fl_lightning.shipped import find_file, no_such, shipped
 from fl_lightning.words import duration, enumeration, how_to_install, quantity, short_repr
@@ -32,29 +34,32 @@ class Silent:
 
 
 class Talking:
-    shown = ""
+    def __init__(self, shown: str) -> None:
+        self.shown = shown
 
     def __repr__(self) -> str:
         return self.shown
 
 
 def test_values_in_short() -> None:
-    assert short_repr([np.zeros((2, 3)), torch.zeros(4), torch.tensor(1.5), Silent(), Silent, len]) == (
-        "[<ndarray of shape (2, 3)>, <Tensor of shape (4,)>, 1.5, <Silent>, ...]"
-    )
-    assert [short_repr(value) for value in (Silent, len, Path("a"), test_durations)] == [
-        *("Silent", "len", "'a'", "test_durations"),
-    ]
-    for value in ((1,) * 5, dict.fromkeys(range(5)), frozenset(range(5))):
-        assert "4" not in short_repr(value).partition("...")[0] and "..." in short_repr(value)
-    shown = {}
-    for text in ("a" * 160, "a" * 161, "a\nb", "<x at 0x12>"):
-        talking = Talking()
-        talking.shown = text
-        shown[text] = short_repr(talking)
-    assert list(shown.values()) == ["a" * 160, *3 * ["Talking(...)"]]
+    texts = {
+        "<ndarray of shape (3, 4)>": np.zeros((3, 4)),
+        "<Tensor of shape (5, 2)>": torch.zeros(5, 2),
+        "[<ndarray of shape (2,)>, <Tensor of shape (4,)>, 1.5, <Silent>, ...]": [
+            *(np.zeros(2), torch.zeros(4), torch.tensor(1.5), Silent(), Silent)
+        ],
+        **{"3": np.int64(3), "2": torch.tensor(2), "'data/x'": Path("data/x"), "[[[[...]]]]": [[[[1]]]]},
+        **{"Silent": Silent, "len": len, "test_durations": test_durations, "<lambda>": lambda x: x},
+        **{"partial(...)": functools.partial(torch.relu, 3), "{'a': 1, 'b': [2.5]}": {"a": 1, "b": [2.5]}},
+        **{"(0, 1, 2, 3, ...)": tuple(range(5)), "{0, 1, 2, 3, ...}": set(range(5))},
+        **{"frozenset({0, 1, 2, 3, ...})": frozenset(range(5)), "[0, 1, 2, 3, ...]": list(range(5))},
+        "{0: None, 1: None, 2: None, 3: None, ...}": dict.fromkeys(range(5)),
+        "Sequential(...)": nn.Sequential(nn.Linear(2, 3)),  # its own text has several lines
+        "a" * 160: Talking("a" * 160),
+    }
+    assert {text: short_repr(value) for text, value in texts.items()} == {text: text for text in texts}
+    assert [short_repr(Talking(text)) for text in ("a" * 161, "a\nb", "<x at 0x12>")] == 3 * ["Talking(...)"]
     assert len(short_repr("a" * 61)) == len(short_repr(10**60)) == 60
-    assert short_repr([[[[1]]]]) == "[[[[...]]]]"
 
 
 def test_what_an_extra_needs_is_installed_by_a_command() -> None:

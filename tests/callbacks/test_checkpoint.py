@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-import warnings
+from collections.abc import Callable
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -15,21 +16,27 @@ import lightning as L
 import pytest
 import torch
 from helpers.algorithms import Net, data
+from helpers.full_disk import limited_files
 from helpers.toys import quiet_trainer
+from helpers.written import assert_as_in, messages
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
 from fl_lightning import FederatedCheckpoint, RADFed
 
 FILES = ["last.ckpt", "last.previous.ckpt"]
 
 
-def fit(folder: Path, rounds: int, *callbacks: Callback, ckpt_path: Any = None, **options: Any) -> L.Trainer:
+def fit(
+    folder: Path, rounds: int, *callbacks: Callback, ckpt_path: Any = None, plugins: Any = (), **options: Any
+) -> L.Trainer:
     """Train with RADFed; the best of its rounds is the first aggregation, as the steps only grow."""
     options = {"save_top_k": 0, **options}
     trainer = quiet_trainer(
         max_epochs=rounds,
         callbacks=[RADFed(3, 4, seed=1), FederatedCheckpoint(folder, **options), *callbacks],
         enable_checkpointing=True,
+        plugins=[*plugins],
     )
     trainer.fit(Net(), datamodule=data(), ckpt_path=ckpt_path)
     return trainer
@@ -37,6 +44,14 @@ def fit(folder: Path, rounds: int, *callbacks: Callback, ckpt_path: Any = None, 
 
 def weights(trainer: L.Trainer) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in trainer.lightning_module.parameters()])
+
+
+@cache
+def whole(rounds: int) -> torch.Tensor:
+    """Return the weights after rounds without an interruption."""
+    trainer = quiet_trainer(max_epochs=rounds, callbacks=[RADFed(3, 4, seed=1)])
+    trainer.fit(Net(), datamodule=data())
+    return weights(trainer)
 
 
 def epoch_of(path: Path) -> int:
@@ -56,9 +71,10 @@ def test_every_second_round_or_none(tmp_path: Path) -> None:
     assert not list((tmp_path / "none").glob("last*"))
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "missing"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "missing", "cut of a thread"])
 def test_last_falls_back_to_the_one_before_and_says_so(tmp_path: Path, damage: str) -> None:
-    fit(tmp_path, 4)
+    plugins = [AsyncCheckpointIO()] if damage == "cut of a thread" else []
+    fit(tmp_path, 4, plugins=plugins)
     last = tmp_path / "last.ckpt"
     content = bytearray(last.read_bytes())
     content[content.index(b"state_dict")] ^= 1
@@ -67,18 +83,10 @@ def test_last_falls_back_to_the_one_before_and_says_so(tmp_path: Path, damage: s
     else:
         last.write_bytes(content if damage == "changed" else content[: len(content) // 2])
     with pytest.warns(UserWarning, match=rf"{re.escape(str(last))} is .* last\.previous\.ckpt"):
-        resumed = fit(tmp_path, 6, ckpt_path="last")
-    assert torch.equal(weights(resumed), weights(fit(tmp_path / "whole", 6)))
-    assert sorted(os.listdir(tmp_path)) == [*FILES, "whole"]
+        resumed = fit(tmp_path, 6, ckpt_path="last", plugins=plugins)
+    assert torch.equal(weights(resumed), whole(6))
+    assert sorted(os.listdir(tmp_path)) == FILES
     assert [epoch_of(tmp_path / name) for name in ("last.ckpt", "last.previous.ckpt")] == [6, 5]
-
-
-def test_two_damaged_files_are_an_error(tmp_path: Path) -> None:
-    fit(tmp_path, 2)
-    for name in FILES:
-        (tmp_path / name).write_bytes(b"half")
-    with pytest.raises(RuntimeError, match=r"last\.ckpt is damaged.* last\.previous\.ckpt"):
-        fit(tmp_path, 4, ckpt_path="last")
 
 
 def test_files_of_another_folder_are_not_to_be_removed(tmp_path: Path) -> None:
@@ -110,7 +118,7 @@ def test_every_door_compares_a_checkpoint_with_its_checksums(tmp_path: Path, nam
     if name == "last.ckpt":  # the one before takes its place
         with pytest.warns(UserWarning, match=r"last\.ckpt is damaged\. last\.previous\.ckpt"):
             resumed = fit(tmp_path / "other", 6, ckpt_path=path)
-        assert torch.equal(weights(resumed), weights(fit(tmp_path / "whole", 6)))
+        assert torch.equal(weights(resumed), whole(6))
         return
     for ckpt_path in ("best", str(path)):
         with pytest.raises(RuntimeError, match=r"best\.ckpt is damaged"):
@@ -157,13 +165,6 @@ class NeverStarts(Callback):
         raise AssertionError("it started")
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_the_first_round(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("no folder")
-    for folder, why in ((tmp_path / "file", "File exists"), (Path("/proc/nope"), "No such file or directory")):
-        with pytest.raises(OSError, match=rf"^`dirpath` must be a folder .* got '{folder}': .*{why}"):
-            fit(folder, 1, NeverStarts())
-
-
 class KilledWhileSaving(Callback):
     """Dies at one of the steps in which the third checkpoint is saved."""
 
@@ -198,7 +199,7 @@ def test_a_kill_while_saving_leaves_the_round_before(
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     kept = {path.name: epoch_of(path) for path in tmp_path.glob("last*.ckpt")}
     assert kept == {name: epoch for name, epoch in zip(FILES, (last, previous), strict=True) if epoch is not None}
-    assert torch.equal(weights(fit(tmp_path, 4, ckpt_path="last")), weights(fit(tmp_path / "whole", 4)))
+    assert torch.equal(weights(fit(tmp_path, 4, ckpt_path="last")), whole(4))
 
 
 def test_a_store_elsewhere_gets_whole_checkpoints_too() -> None:
@@ -210,26 +211,43 @@ def test_a_store_elsewhere_gets_whole_checkpoints_too() -> None:
     assert trainer.checkpoint_callback.last_model_path == "memory://runs/one/last.ckpt"  # type: ignore[union-attr]
 
 
-def test_the_smallest_accuracy_as_the_best_is_a_warning() -> None:
-    with pytest.warns(UserWarning, match=r"monitor='val_acc_clients'\) keeps .* smallest val_acc_clients"):
-        FederatedCheckpoint(monitor="val_acc_clients")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        FederatedCheckpoint(monitor="val_acc", mode="min")
-        for name in ("val_loss", "val_dice_loss", "val_acc_clients_std", "f1_error"):
-            FederatedCheckpoint(monitor=name)
+def taken(folder: Path) -> Path:
+    (folder / "file").write_text("no folder")
+    return folder / "file"
 
 
-@pytest.mark.parametrize(
-    "option", [{"every_n_epochs": float("nan")}, {"every_n_train_steps": 1.5}, {"save_top_k": "all"}, {"verbose": "no"}]
-)
-def test_arguments_of_lightnings_checkpoint_are_checked(option: dict[str, Any]) -> None:
-    [name] = option
-    with pytest.raises((ValueError, TypeError), match=f"`{name}`"):
-        FederatedCheckpoint(**option)
+def two_damaged(folder: Path) -> None:
+    fit(folder, 2)
+    for name in FILES:
+        (folder / name).write_bytes(b"half")
+    fit(folder, 4, ckpt_path="last")
 
 
-def test_the_default_mode_may_be_given_without_a_monitor() -> None:
-    FederatedCheckpoint(mode="min")  # as LightningCLI does
-    with pytest.raises(ValueError, match=r"`mode` has no effect .*'max'"):
-        FederatedCheckpoint(mode="max")
+def full(folder: Path) -> None:
+    with limited_files(1000):
+        fit(folder, 1)
+
+
+#: What is done; the text file has the error or the warning.
+TOLD: dict[str, Callable[[Path], Any]] = {
+    "a file for a folder": lambda folder: fit(taken(folder), 1, NeverStarts()),
+    "a folder that cannot be made": lambda _: fit(Path("/proc/nope"), 1, NeverStarts()),
+    "two damaged files": two_damaged,
+    "a full disk": full,
+    "no file": lambda folder: fit(folder, 1, ckpt_path=folder / "none.ckpt"),
+    "an accuracy": lambda _: FederatedCheckpoint(monitor="val_acc_clients"),
+    "a loss": lambda _: FederatedCheckpoint(monitor="val_loss"),
+    "an accuracy that is to be small": lambda _: FederatedCheckpoint(monitor="val_acc", mode="min"),
+    "a mode of nothing": lambda _: FederatedCheckpoint(mode="max"),
+    "the default mode of nothing": lambda _: FederatedCheckpoint(mode="min"),  # as LightningCLI gives it
+    "no number of rounds": lambda _: FederatedCheckpoint(every_n_epochs=float("nan")),
+    "half a step": lambda _: FederatedCheckpoint(every_n_train_steps=1.5),
+    "a number in words": lambda _: FederatedCheckpoint(save_top_k="all"),
+    "a number too small": lambda _: FederatedCheckpoint(save_top_k=-2),
+    "a switch in words": lambda _: FederatedCheckpoint(verbose="no"),
+    "no rounds": lambda _: FederatedCheckpoint(last_every_n_epochs=0),
+}
+
+
+def test_what_is_refused_and_what_is_told(tmp_path: Path) -> None:
+    assert_as_in(Path(__file__).with_suffix(".txt"), messages(TOLD, tmp_path), tmp_path)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import lightning as L
 import pytest
 import torch
 from helpers.toys import quiet_trainer
+from helpers.written import assert_as_in, messages
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
@@ -102,23 +104,22 @@ def test_a_metric_of_all_clients_samples_together() -> None:
 
 
 def test_a_shared_model_may_be_scored_as_a_personal_one() -> None:
-    logged = evaluate(ECHO, data(CLIENTS), ClientMetrics(always_personal=True), "test")
+    logged = evaluate(ECHO, data(CLIENTS), metrics := ClientMetrics(always_personal=True), "test")
     both = {name.replace("personal", "clients"): value for name, value in logged.items() if "personal" in name}
     assert both == {name: value for name, value in logged.items() if "clients" in name}
+    assert metrics.own_values == {}
     assert (logged["test_acc_personal"], logged["test_acc_personal_weighted"]) == (0.5, pytest.approx(0.1))
 
 
-def test_predictions_that_are_no_scores_need_another_metric() -> None:
-    class Regression(Silent):
-        def forward(self, x: Tensor) -> Tensor:
-            return x[:, 0]
+class Regression(Silent):
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, 0]
 
+
+def test_predictions_that_are_no_scores_need_another_metric() -> None:
     def largest_error(preds: Tensor, target: Tensor) -> Tensor:
         return (preds - target).abs().max()
 
-    halves = data([(x, y + 0.5) for x, y in CLIENTS])
-    with pytest.raises(ValueError, match=r"predictions of shape \(10,\) and targets of shape \(10,\)"):
-        values_of(Regression(), halves)
     assert values_of(Regression(), data(CLIENTS), largest_error, "error") == {0: 1.0, 1: 0.0}
 
 
@@ -142,29 +143,16 @@ def test_the_lowest_tenth_and_the_weights_are_of_the_clients_that_have_a_value()
     assert {name: value for name, value in logged.items() if "_n_" in name} == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("found", [None, "good", torch.ones(3)])
-def test_a_metric_must_return_a_number(found: Any) -> None:
-    with pytest.raises(
-        (TypeError, ValueError, RuntimeError), match=r"`metric` of ClientMetrics for the 10 samples of client=0\."
-    ):
-        values_of(ECHO, data(CLIENTS), lambda preds, target: found, "m")
-
-
 def test_a_global_validation_set_has_no_clients() -> None:
     assert set(evaluate(ECHO, data(CLIENTS[0]), metrics := ClientMetrics())) == {"val_acc"}
     assert metrics.values == {}
 
 
-def test_samples_without_clients_and_modules_without_forward_are_told() -> None:
-    class Mute(Echo):
-        forward = L.LightningModule.forward
-
+def test_samples_without_clients_are_told() -> None:
     pooled = TensorDataModule([scores(1, 0)], val=scores(3, 1), test=[scores(2, 2)], batch_size=2)
     with pytest.warns(UserWarning, match="the validation samples belong to no client") as told:
         evaluate(Echo(False), pooled, ClientMetrics())
     assert len([each for each in told if "belong to no client" in str(each.message)]) == 1
-    with pytest.raises(NotImplementedError, match=r"Mute.*forward"):
-        evaluate(Mute(False), pooled, ClientMetrics(), "test")
 
 
 def test_samples_of_many_labels_are_given_whole() -> None:
@@ -189,19 +177,20 @@ def test_predictions_keep_their_type(kind: torch.dtype, value: int) -> None:
     assert values_of(OtherRows(rows), data(CLIENTS), excess, "excess") == {0: 2, 1: 2}
 
 
+#: Samples of three elements.
+MASKED = [(x, torch.ones(len(x), dtype=torch.long), y) for x, y in CLIENTS]
+WEIGHTED = [(x, y, torch.full((len(x),), 0.5)) for x, y in CLIENTS]
+
+
 def test_the_target_of_three_elements_is_the_one_that_the_data_module_names() -> None:
     class SecondIsTarget(TensorDataModule):
         def outputs_and_targets(self, batch: Any, outputs: Any) -> tuple[Any, Any]:
             return outputs, batch[1]
 
-    masked = [(x, torch.ones(len(x), dtype=torch.long), y) for x, y in CLIENTS]
-    weighted = [(x, y, torch.full((len(x),), 0.5)) for x, y in CLIENTS]
-    for sets, place in ((masked, 2), (weighted, 1)):
-        with pytest.raises(TypeError, match="`target=`"):
-            values_of(Silent(), data(sets))
+    for sets, place in ((MASKED, 2), (WEIGHTED, 1)):
         named = TensorDataModule(clients=[sets[0]], val=sets, eval_batch_size=7, target=place)
         assert values_of(Silent(), named) == {0: 1.0, 1: 0.0}
-    second = SecondIsTarget(clients=[weighted[0]], val=weighted, eval_batch_size=7)
+    second = SecondIsTarget(clients=[WEIGHTED[0]], val=WEIGHTED, eval_batch_size=7)
     assert values_of(Silent(), second) == {0: 1.0, 1: 0.0}
 
 
@@ -277,51 +266,35 @@ class ReadsRows(Echo):
         return super().evaluate((batch["x"], batch["y"]), stage)
 
 
-@pytest.mark.parametrize("stage", ["validate", "test"])
-def test_dicts_need_scores_from_the_step_where_there_are_clients(stage: str) -> None:
+@pytest.mark.parametrize(("stage", "told"), [("validate", "validation"), ("test", "test")])
+def test_dicts_need_scores_from_the_step_where_there_are_clients(stage: str, told: str) -> None:
     rows = Rows("x", "y")
     pooled = ClientDatasetsModule([rows], val=rows, test=rows)
-    with pytest.warns(
-        UserWarning, match=f"the {stage}(ion)? samples belong to no client".replace("validate", "validat")
-    ):
+    with pytest.warns(UserWarning, match=f"the {told} samples belong to no client"):
         assert "val_acc_clients" not in evaluate(ReadsRows(False), pooled, ClientMetrics(), stage)
-    owned = ClientDatasetsModule([rows], val=[rows, rows], test=[rows, rows])
-    evaluate(ReadsRows(True), owned, metrics := ClientMetrics(), stage)
+    evaluate(ReadsRows(True), OWNED, metrics := ClientMetrics(), stage)
     assert list(metrics.values.values()) == [{0: pytest.approx(2 / 3), 1: pytest.approx(2 / 3)}]
-    with pytest.raises(TypeError, match="`label`, `labels` or `target`"):
-        evaluate(ReadsRows(False), owned, ClientMetrics(), stage)
 
 
-@pytest.mark.parametrize(
-    ("rows", "got"),
-    [
-        (lambda x, y: (x[1:], y[1:]), "6 and 6"),  # a label is ignored
-        (lambda x, y: (x.repeat(2, 1), y.repeat(2)), "14 and 14"),  # two words for each sentence
-        (lambda x, y: (x, y.repeat(2)), "7 and 14"),
-    ],
-)
-def test_each_sample_needs_one_row(rows: Any, got: str) -> None:
-    with pytest.raises(ValueError, match=rf"one row .* each of a batch's 7 samples, .* got {got} rows"):
-        values_of(OtherRows(rows), data(CLIENTS))
+OWNED = ClientDatasetsModule([Rows("x", "y")], val=[Rows("x", "y")] * 2, test=[Rows("x", "y")] * 2)
 
 
-@pytest.mark.parametrize("shuffled", [False, True])
-def test_a_loader_must_go_through_the_set_in_order(shuffled: bool) -> None:
-    class OwnLoader(TensorDataModule):
-        def val_dataloader(self) -> Any:
-            return DataLoader(TensorDataset(*map(torch.cat, zip(*CLIENTS, strict=True))), 9, shuffle=shuffled)
+class OwnLoader(TensorDataModule):
+    """Its loader is its own."""
 
-    own = OwnLoader(clients=[scores(1, 1)], val=CLIENTS)
-    if shuffled:
-        with pytest.raises(
-            ValueError, match=r"ClientMetrics knows .* set of 100 samples\. `val_dataloader` .* got \[<.*DataLoader"
-        ):
-            values_of(ECHO, own)
-    else:
-        assert values_of(ECHO, own) == {0: 1.0, 1: 0.0}
+    def __init__(self, *, shuffle: bool) -> None:
+        super().__init__(clients=[scores(1, 1)], val=CLIENTS)
+        self.is_shuffled = shuffle
+
+    def val_dataloader(self) -> Any:
+        return DataLoader(TensorDataset(*map(torch.cat, zip(*CLIENTS, strict=True))), 9, shuffle=self.is_shuffled)
 
 
-class PaddedSentences(Dataset[tuple[Tensor, Tensor]]):
+def test_a_loader_may_go_through_the_set_in_order() -> None:
+    assert values_of(ECHO, OwnLoader(shuffle=False)) == {0: 1.0, 1: 0.0}
+
+
+class Sentences(Dataset[tuple[Tensor, Tensor]]):
     """Sentences of the given lengths, whose words score their own class; of the last word the target is another."""
 
     def __init__(self, lengths: list[int]) -> None:
@@ -343,35 +316,69 @@ def padded(rows: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return pad(list(scores), batch_first=True), pad(list(targets), batch_first=True, padding_value=-100)
 
 
-def test_sentences_that_are_padded_batch_by_batch_are_scored_word_by_word() -> None:
-    """A sentence of T words has T - 1 right ones; the second batch holds sentences of both clients."""
-    sets = [PaddedSentences([2, 3, 4]), PaddedSentences([5, 7])]
-    metrics = ClientMetrics(pooled=True)
-    data = ClientDatasetsModule(sets, test=sets, collate_fn=padded, batch_size=2, eval_batch_size=2)
-    [logged] = quiet_trainer(callbacks=[metrics]).test(Silent(), datamodule=data, verbose=False)
-    assert metrics.values["test"] == {0: 6 / 9, 1: 10 / 12}
-    assert logged["test_acc_clients_pooled"] == pytest.approx(16 / 21)
-    assert logged["test_acc_clients_weighted"] == pytest.approx((3 * 6 / 9 + 2 * 10 / 12) / 5)  # by samples
+def pictures(size: int, right: int) -> TensorDataset:
+    """Return a picture whose first pixels are right."""
+    target = (torch.arange(size * size) >= right).long().view(1, size, size)
+    return TensorDataset(torch.stack([torch.ones(1, size, size), torch.zeros(1, size, size)], 1), target)
 
 
-def test_pictures_of_unequal_sizes_are_scored_pixel_by_pixel() -> None:
-    def pictures(size: int, right: int) -> TensorDataset:
-        target = (torch.arange(size * size) >= right).long().view(1, size, size)
-        scores = torch.stack([torch.ones(1, size, size), torch.zeros(1, size, size)], 1)
-        return TensorDataset(scores, target)
+@pytest.mark.parametrize(
+    ("sets", "collate", "values", "pooled", "weighted"),
+    [
+        # a sentence of T words has T - 1 right ones; the second batch holds sentences of both clients
+        ([Sentences([2, 3, 4]), Sentences([5, 7])], padded, [6 / 9, 10 / 12], 16 / 21, (3 * 6 / 9 + 2 * 10 / 12) / 5),
+        # pixels
+        ([pictures(2, 1), pictures(4, 12)], None, [1 / 4, 12 / 16], 13 / 20, (1 / 4 + 12 / 16) / 2),
+    ],
+    ids=["padded sentences", "pictures of unequal sizes"],
+)
+def test_samples_of_unequal_shapes(
+    sets: Any, collate: Any, values: list[float], pooled: float, weighted: float
+) -> None:
+    size = len(sets[1])
+    data = ClientDatasetsModule(sets, test=sets, collate_fn=collate, batch_size=size, eval_batch_size=size)
+    logged = evaluate(Silent(), data, metrics := ClientMetrics(pooled=True), "test")
+    assert [*metrics.values["test"].values()] == values
+    assert logged["test_acc_clients_pooled"] == pytest.approx(pooled)
+    assert logged["test_acc_clients_weighted"] == pytest.approx(weighted)  # by samples
 
-    sets = [pictures(2, 1), pictures(4, 12)]
-    metrics = ClientMetrics(pooled=True)
-    data = ClientDatasetsModule(sets, test=sets, batch_size=1, eval_batch_size=1)
-    [logged] = quiet_trainer(callbacks=[metrics]).test(Silent(), datamodule=data, verbose=False)
-    assert metrics.values["test"] == {0: 1 / 4, 1: 12 / 16}
-    assert logged["test_acc_clients_pooled"] == pytest.approx(13 / 20)
+
+class Mute(Echo):
+    forward = L.LightningModule.forward
 
 
-def test_samples_of_unequal_shapes_want_targets_of_the_same_positions() -> None:
+def unequal() -> None:
     sets = [TensorDataset(torch.zeros(2, width), torch.zeros(2)) for width in (3, 4)]
     data = ClientDatasetsModule(sets, test=sets, batch_size=2, eval_batch_size=2)
-    with pytest.raises(ValueError, match="`outputs_and_targets`") as error:
-        metrics = ClientMetrics(lambda preds, target: preds.sum(), "sum", pooled=True)
-        quiet_trainer(callbacks=[metrics]).test(Silent(), datamodule=data, verbose=False)
-    assert "((2, 3), (2,)), ((2, 4), (2,))" in str(error.value)
+    evaluate(Silent(), data, ClientMetrics(lambda preds, target: preds.sum(), "sum", pooled=True), "test")
+
+
+def rows(make: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Callable[[Path], Any]:
+    return lambda _: values_of(OtherRows(make), data(CLIENTS))
+
+
+def found(value: Any) -> Callable[[Path], Any]:
+    return lambda _: values_of(ECHO, data(CLIENTS), lambda preds, target: value, "m")
+
+
+#: What is evaluated; the text file has the error.
+REFUSED: dict[str, Callable[[Path], Any]] = {
+    "a regression": lambda _: values_of(Regression(), data([(x, y + 0.5) for x, y in CLIENTS])),
+    "a metric that returns nothing": found(None),
+    "a metric that returns a word": found("good"),
+    "a metric that returns a vector": found(torch.ones(3)),
+    "no forward": lambda _: values_of(Mute(False), data(CLIENTS)),
+    "masks before the targets": lambda _: values_of(Silent(), data(MASKED)),
+    "weights behind the targets": lambda _: values_of(Silent(), data(WEIGHTED)),
+    "dicts": lambda _: values_of(ReadsRows(False), OWNED),
+    "a row too few": rows(lambda x, y: (x[1:], y[1:])),  # a label is ignored
+    "two words for each sentence": rows(lambda x, y: (x.repeat(2, 1), y.repeat(2))),
+    "targets too many": rows(lambda x, y: (x, y.repeat(2))),
+    "a scalar": rows(lambda x, y: (x, y[0])),
+    "a loader in another order": lambda _: values_of(ECHO, OwnLoader(shuffle=True)),
+    "samples of unequal shapes": lambda _: unequal(),
+}
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    assert_as_in(Path(__file__).with_suffix(".txt"), messages(REFUSED, tmp_path), tmp_path)

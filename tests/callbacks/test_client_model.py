@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,34 +11,23 @@ import pytest
 import torch
 from helpers.comparison import ValidatedClassifier, clients_of
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
+from helpers.written import assert_as_in, messages
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fl_lightning import (
-    APFL,
-    IFCA,
-    ClientMetrics,
-    Ditto,
-    FedALA,
-    FedAvg,
-    FedAvgFineTuned,
-    FedBN,
-    FedPer,
-    Local,
-    TensorDataModule,
-    client_model,
-)
+import fl_lightning as fl
 
 ALGORITHMS: dict[str, Any] = {
-    "FedAvg": lambda: FedAvg(1.0, local_epochs=2),
-    "Local": lambda: Local(1.0, local_epochs=2),
-    "FedPer": lambda: FedPer("layers.2", 1.0, local_epochs=2),
-    "FedBN": lambda: FedBN(clients_per_round=1.0, local_epochs=2),
-    "Ditto": lambda: Ditto(0.5, 1.0, local_epochs=2),
-    "APFL": lambda: APFL(0.5, clients_per_round=1.0, local_epochs=2),
-    "FedAvgFineTuned": lambda: FedAvgFineTuned(1.0, local_epochs=2),
-    "IFCA": lambda: IFCA(2, 1.0, local_epochs=2),
-    "FedALA": lambda: FedALA(clients_per_round=1.0, local_epochs=2),
+    "FedAvg": lambda: fl.FedAvg(1.0, local_epochs=2),
+    "Local": lambda: fl.Local(1.0, local_epochs=2),
+    "FedPer": lambda: fl.FedPer("layers.2", 1.0, local_epochs=2),
+    "FedBN": lambda: fl.FedBN(clients_per_round=1.0, local_epochs=2),
+    "Ditto": lambda: fl.Ditto(0.5, 1.0, local_epochs=2),
+    "APFL": lambda: fl.APFL(0.5, clients_per_round=1.0, local_epochs=2),
+    "FedAvgFineTuned": lambda: fl.FedAvgFineTuned(1.0, local_epochs=2),
+    "IFCA": lambda: fl.IFCA(2, 1.0, local_epochs=2),
+    "FedALA": lambda: fl.FedALA(clients_per_round=1.0, local_epochs=2),
 }
 
 
@@ -53,15 +43,15 @@ class Normed(ValidatedClassifier):
         """Predictions are those of ``forward``."""
 
 
-def data() -> TensorDataModule:
+def data() -> fl.TensorDataModule:
     clients = clients_of(9, 14, 6)
-    return TensorDataModule(clients, val=clients, test=clients, batch_size=3, drop_last=True)
+    return fl.TensorDataModule(clients, val=clients, test=clients, batch_size=3, drop_last=True)
 
 
-def fitted(name: str, folder: Path) -> tuple[L.Trainer, L.LightningModule, ClientMetrics]:
+def fitted(name: str, folder: Path) -> tuple[L.Trainer, L.LightningModule, fl.ClientMetrics]:
     torch.manual_seed(1)
     module = Normed()
-    metrics = ClientMetrics()
+    metrics = fl.ClientMetrics()
     trainer = quiet_trainer(max_epochs=2, callbacks=[ALGORITHMS[name](), metrics], default_root_dir=folder)
     trainer.fit(module, datamodule=data())
     trainer.save_checkpoint(folder / "last.ckpt")
@@ -75,12 +65,12 @@ def test_it_scores_what_the_evaluation_of_single_clients_scores(name: str, tmp_p
     fresh = quiet_trainer(callbacks=[ALGORITHMS[name]()], default_root_dir=tmp_path)
     of_checkpoint = {"ckpt_path": tmp_path / "last.ckpt", "module": Normed(), "datamodule": data()}
     for client, (x, y) in enumerate(clients_of(9, 14, 6)):
-        state = client_model(trainer, client)
+        state = fl.client_model(trainer, client)
         plain = Normed()
         plain.load_state_dict(state)
         accuracy = float((plain.eval()(x).argmax(1) == y).double().mean())
         assert accuracy == pytest.approx(metrics.values["test"][client], abs=1e-6)
-        again = client_model(fresh, client, **of_checkpoint)
+        again = fl.client_model(fresh, client, **of_checkpoint)
         assert list(again) == list(state)
         for key, value in state.items():
             assert torch.equal(again[key], value)
@@ -89,9 +79,9 @@ def test_it_scores_what_the_evaluation_of_single_clients_scores(name: str, tmp_p
 
 def test_a_client_that_trains_alone_has_what_it_learnt() -> None:
     # each step of lr 1/2 halves the distance to the optimum: 4 (1 - 1/4) and -8 (1 - 1/4) after two
-    trainer = quiet_trainer(max_epochs=2, callbacks=[Local(1.0)])
-    trainer.fit(Quadratic(0.5), datamodule=TensorDataModule(quadratic_clients([1.0, 1.0], [4.0, -8.0], [3, 3])))
-    assert [client_model(trainer, client)["w"].item() for client in (0, 1)] == [3.0, -6.0]
+    trainer = quiet_trainer(max_epochs=2, callbacks=[fl.Local(1.0)])
+    trainer.fit(Quadratic(0.5), datamodule=fl.TensorDataModule(quadratic_clients([1.0, 1.0], [4.0, -8.0], [3, 3])))
+    assert [fl.client_model(trainer, client)["w"].item() for client in (0, 1)] == [3.0, -6.0]
 
 
 class Tied(L.LightningModule):
@@ -114,34 +104,46 @@ def test_both_names_of_a_tied_tensor_have_the_clients_values() -> None:
     generator = torch.Generator().manual_seed(0)
     clients = [(torch.randn(6, 3, generator=generator), torch.arange(6) % 3) for _ in range(2)]
     module = Tied()
-    trainer = quiet_trainer(max_epochs=1, callbacks=[Local(1.0)])
-    trainer.fit(module, datamodule=TensorDataModule(clients))
-    state = client_model(trainer, 1)
+    trainer = quiet_trainer(max_epochs=1, callbacks=[fl.Local(1.0)])
+    trainer.fit(module, datamodule=fl.TensorDataModule(clients))
+    state = fl.client_model(trainer, 1)
     assert list(state) == list(module.state_dict())
     assert torch.equal(state["first.weight"], state["last.weight"])
     assert not torch.equal(state["first.weight"], module.first.weight)
 
 
+def seldom(folder: Path) -> None:
+    """Ask for a model of a round in which none are made."""
+    callbacks = [fl.FedAvgFineTuned(1.0, every=2), ModelCheckpoint(folder, "{epoch}", save_top_k=-1)]
+    trainer = quiet_trainer(max_epochs=2, callbacks=callbacks, enable_checkpointing=True)
+    trainer.fit(Normed(), datamodule=data())
+    fl.client_model(trainer, 0, ckpt_path=folder / "epoch=0.ckpt")
+
+
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     trainer, module, _ = fitted("Ditto", tmp_path)
-    with pytest.raises(ValueError, match=r"`client` must be one of the 3 clients that train, got 3"):
-        client_model(trainer, 3)
-    with pytest.raises(ValueError, match="has fitted nothing yet"):
-        client_model(quiet_trainer(callbacks=[FedAvg()]), 0)
-    with pytest.raises(ValueError, match="must have an aggregation callback"):
-        client_model(quiet_trainer(), 0)
-    with pytest.raises(ValueError, match="give `ckpt_path` too"):
-        client_model(trainer, 0, module=module)
-    trainer.save_checkpoint(tmp_path / "weights.ckpt", weights_only=True)
-    with pytest.raises(ValueError, match=r"weights\.ckpt holds none.*save_weights_only=True"):
-        client_model(trainer, 0, ckpt_path=tmp_path / "weights.ckpt")
+    weights = tmp_path / "weights.ckpt"
+    trainer.save_checkpoint(weights, weights_only=True)
     trainer.test(module, datamodule=data(), verbose=False)
     assert "test_acc_personal_std" in trainer.callback_metrics
-    with torch.no_grad():
-        module.layers[0].weight.zero_()  # type: ignore[union-attr, operator]
-    with pytest.warns(UserWarning, match="no models of single clients: they belong to the model that the fit left"):
+
+    def test_others(_: Path) -> None:
+        torch.nn.init.zeros_(module.layers[0].weight)  # type: ignore[union-attr, arg-type, index]
         trainer.test(module, datamodule=data(), verbose=False)
+
+    told: dict[str, Callable[[Path], Any]] = {
+        "a client too many": lambda _: fl.client_model(trainer, 3),
+        "a fit": lambda _: fl.client_model(quiet_trainer(callbacks=[fl.FedAvg()]), 0),
+        "an algorithm": lambda _: fl.client_model(quiet_trainer(), 0),
+        "a checkpoint of the module": lambda _: fl.client_model(trainer, 0, module=module),
+        "a checkpoint of the data": lambda _: fl.client_model(trainer, 0, datamodule=data()),
+        "a model in a checkpoint": lambda _: fl.client_model(trainer, 0, ckpt_path=weights),
+        "models in a tested checkpoint": lambda _: trainer.test(module, data(), ckpt_path=weights, verbose=False),
+        "models of this round": seldom,
+        "models of other weights": test_others,
+        "a model of other weights": lambda _: fl.client_model(trainer, 0),
+    }
+    found = [line.replace(str(tmp_path), "FOLDER") for line in messages(told, tmp_path / "done")]
+    assert_as_in(Path(__file__).with_suffix(".txt"), found, tmp_path)
     assert [name for name in trainer.callback_metrics if "personal" in name] == []
     assert "test_acc_clients" in trainer.callback_metrics
-    with pytest.raises(ValueError, match="the module has other weights"):
-        client_model(trainer, 0)

@@ -17,14 +17,7 @@ from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor, nn
 
-from fl_lightning import (
-    ClientMetrics,
-    FedAvg,
-    FedAvgFineTuned,
-    FederatedCheckpoint,
-    PersonalParameters,
-    TensorDataModule,
-)
+import fl_lightning as fl
 
 OPTIMA = [4.0, -1.0]
 
@@ -60,28 +53,28 @@ class OwnHead(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.5)
 
 
-def data() -> TensorDataModule:
+def data() -> fl.TensorDataModule:
     sets = [(torch.full((3,), c), torch.full((3,), int(c > 0))) for c in OPTIMA]
     # the second batch of 2 holds samples of both clients
-    return TensorDataModule(sets, val=sets, test=sets, batch_size=None, eval_batch_size=2)
+    return fl.TensorDataModule(sets, val=sets, test=sets, batch_size=None, eval_batch_size=2)
 
 
-def personal(clients_per_round: float = 1.0) -> FedAvg:
-    return FedAvg(clients_per_round, exchange=PersonalParameters("head"))
+def personal(clients_per_round: float = 1.0) -> fl.FedAvg:
+    return fl.FedAvg(clients_per_round, exchange=fl.PersonalParameters("head"))
 
 
 def values_of(
-    module: L.LightningModule, datamodule: TensorDataModule, fed: FedAvg | None = None, *metric: Any
+    module: L.LightningModule, datamodule: fl.TensorDataModule, fed: fl.FedAvg | None = None, *metric: Any
 ) -> dict[int, float]:
     """Return the clients' values after a round: their heads, or those of another metric."""
-    metrics = ClientMetrics(*(metric or (head_of, "head")))
+    metrics = fl.ClientMetrics(*(metric or (head_of, "head")))
     quiet_trainer(max_epochs=1, callbacks=[fed or personal(), metrics]).fit(module, datamodule=datamodule)
     return metrics.values["val"]
 
 
 def test_each_client_has_its_own_head_and_checkpoints_bring_theirs(tmp_path: Path) -> None:
-    metrics = ClientMetrics(head_of, "head")
-    best = FederatedCheckpoint(tmp_path, save_top_k=-1, filename="{epoch}")
+    metrics = fl.ClientMetrics(head_of, "head")
+    best = fl.FederatedCheckpoint(tmp_path, save_top_k=-1, filename="{epoch}")
     module = OwnHead()
     trainer = quiet_trainer(max_epochs=2, callbacks=[personal(), metrics, best], enable_checkpointing=True)
     with warnings.catch_warnings():
@@ -91,14 +84,14 @@ def test_each_client_has_its_own_head_and_checkpoints_bring_theirs(tmp_path: Pat
     assert metrics.values["val"] == {0: 3.0, 1: -0.75}  # c (1 - 0.5^2)
     assert module.head.item() == pytest.approx(1.125)  # what is evaluated otherwise: their mean
     [logged] = trainer.test(module, datamodule=data(), verbose=False)
-    assert metrics.values["test"] == {0: 3.0, 1: -0.75}
+    assert metrics.values == metrics.own_values == {stage: {0: 3.0, 1: -0.75} for stage in ("val", "test")}
     assert logged["test_head_personal"] == pytest.approx(1.125)
     assert logged["test_head_personal_lowest10"] == pytest.approx(-0.75)
     assert logged["test_head_clients"] == pytest.approx(1.125)  # the mean head, for both
     assert logged["test_head_clients_std"] == pytest.approx(0.0)
     trainer.test(module, datamodule=data(), ckpt_path=str(tmp_path / "epoch=0.ckpt"), verbose=False)
     assert metrics.values["test"] == {0: 2.0, 1: -0.5}  # of the first round
-    fresh = ClientMetrics(head_of, "head")  # of a trainer that has not trained
+    fresh = fl.ClientMetrics(head_of, "head")  # of a trainer that has not trained
     again = quiet_trainer(callbacks=[personal(), fresh])
     again.test(OwnHead(), datamodule=data(), ckpt_path=str(tmp_path / "epoch=0.ckpt"), verbose=False)
     assert fresh.values["test"] == {0: 2.0, 1: -0.5}
@@ -107,8 +100,8 @@ def test_each_client_has_its_own_head_and_checkpoints_bring_theirs(tmp_path: Pat
 
 def test_each_client_has_its_own_head_after_a_fit_that_had_no_round_left(tmp_path: Path) -> None:
     def tested() -> dict[int, float]:
-        metrics = ClientMetrics(head_of, "head")
-        callbacks = [personal(), metrics, FederatedCheckpoint(tmp_path)]
+        metrics = fl.ClientMetrics(head_of, "head")
+        callbacks = [personal(), metrics, fl.FederatedCheckpoint(tmp_path)]
         trainer = quiet_trainer(max_epochs=2, callbacks=callbacks, enable_checkpointing=True)
         module = OwnHead()
         trainer.fit(module, datamodule=data(), ckpt_path="last")
@@ -153,8 +146,8 @@ def test_scores_that_the_module_does_not_return_are_refused() -> None:
 
 @pytest.mark.parametrize("always", [False, True])
 def test_a_monitored_score_that_an_algorithm_never_logs_is_named_before_training(tmp_path: Path, always: bool) -> None:
-    best = FederatedCheckpoint(tmp_path, monitor="val_acc_personal", mode="max")
-    callbacks = [FedAvg(1.0), ClientMetrics(always_personal=always), best]
+    best = fl.FederatedCheckpoint(tmp_path, monitor="val_acc_personal", mode="max")
+    callbacks = [fl.FedAvg(1.0), fl.ClientMetrics(always_personal=always), best]
     trainer = quiet_trainer(max_epochs=1, enable_checkpointing=True, callbacks=callbacks)
     if always:
         trainer.fit(OwnHead(), datamodule=data())
@@ -170,7 +163,7 @@ def test_a_monitored_score_of_models_that_are_seldom_made_is_named_before_traini
     stop = EarlyStopping("val_head_personal")
     words = r"`monitor='val_head_personal'` of EarlyStopping .*every 6th round, and every 4th .*`every=4`.*epoch=6\)"
     trainer = quiet_trainer(
-        callbacks=[FedAvgFineTuned(1.0, every=6), ClientMetrics(head_of, "head"), stop], check_val_every_n_epoch=4
+        callbacks=[fl.FedAvgFineTuned(1.0, every=6), fl.ClientMetrics(head_of, "head"), stop], check_val_every_n_epoch=4
     )
     with pytest.raises(ValueError, match=words):
         trainer.fit(OwnHead(), datamodule=data())

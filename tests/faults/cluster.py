@@ -22,8 +22,8 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -35,6 +35,8 @@ import lightning as L
 import numpy as np
 import torch
 import yaml
+from callbacks.test_frozen_prefix_cache import Images
+from callbacks.test_frozen_prefix_cache import Net as FrozenNet
 from experiment.conftest import run_here
 from helpers.algorithms import Net, data
 from helpers.forking import Forked, in_child
@@ -42,19 +44,15 @@ from helpers.small_table import small
 from helpers.toys import quiet_trainer
 from helpers.waiting import wait_for
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from torch import nn
-from torch.utils.data import TensorDataset
 
 from fl_lightning import FedAvg, FederatedCheckpoint, FrozenPrefixCache
 from fl_lightning.command import main as command
-from fl_lightning.data import ImageDataModule, SampleSplit, Source
 from fl_lightning.experiment import claims
-from fl_lightning.models import Classifier
-from fl_lightning.models.frozen import FrozenPrefix
-from fl_lightning.partitioners import IIDPartitioner, Partition
+from fl_lightning.partitioners import Partition
 from fl_lightning.report.results import read_results
 
-Outcomes = Iterator[str | None]  # once each, what is wrong, or ``None``
+#: Makes one attempt in a folder of its own, and returns what is wrong, or ``None``.
+Harm = Callable[[Path, random.Random], str | None]
 _PATIENCE = 180.0  # seconds in which all ends, also on a busy machine
 _OFTEN = 0.005  # seconds between two looks at what may last for moments
 
@@ -101,129 +99,124 @@ def run(content: dict[str, Any], out: Path, workers: int = 0, **options: Any) ->
     return run_here(content, out, workers, **options).rows
 
 
-def flip(path: Path, rng: random.Random) -> None:
-    """Change one bit of a file."""
-    content = bytearray(path.read_bytes())
-    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-    path.write_bytes(content)
-
-
 # ---- claims ----
 
 
-def kill_while_claiming(folder: Path, rng: random.Random) -> Outcomes:
+def _take(cell: Path, at: int) -> None:
+    """Claim a cell, and die at one of the lines that run; with ``at=0`` note how many these are."""
+    lines = itertools.count(1)
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        if event == "line" and next(lines) == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    claims.Claims(lambda lost: None).take(cell)
+    sys.settrace(None)
+    if not at:
+        (cell / "lines").write_text(str(next(lines)))
+
+
+@cache
+def _lines_of_a_claim(folder: Path) -> int:
+    in_child(_take, folder, 0)
+    return int((folder / "lines").read_text())
+
+
+def kill_while_claiming(folder: Path, rng: random.Random) -> str | None:
     """Kill a process at one of the lines that it runs to claim a cell; another one must get the cell."""
-
-    def take(cell: Path, at: int) -> None:
-        lines = itertools.count(1)
-
-        def trace(frame: FrameType, event: str, argument: object) -> Any:
-            if event == "line" and next(lines) == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return trace
-
-        sys.settrace(trace)
-        claims.Claims(lambda lost: None).take(cell)
-        sys.settrace(None)
-        if not at:
-            (cell / "lines").write_text(str(next(lines)))
-
-    folder.mkdir()
-    in_child(take, folder, 0)
-    number = int((folder / "lines").read_text())
-    for trial in itertools.count():
-        cell = folder / str(trial)
-        cell.mkdir()
-        at = rng.randint(1, number)
-        in_child(take, cell, at)
-        other = claims.Claims(lambda lost: None)
-        is_taken = wait_for(lambda other=other, cell=cell: other.take(cell) is not None, 3.0, _OFTEN)
-        yield None if is_taken else f"nobody gets the cell after a kill at line {at} of {number}"
+    number = _lines_of_a_claim(folder.parent)
+    at = rng.randint(1, number)
+    in_child(_take, folder, at)
+    other = claims.Claims(lambda lost: None)
+    is_taken = wait_for(lambda: other.take(folder) is not None, 3.0, _OFTEN)
+    return None if is_taken else f"nobody gets the cell after a kill at line {at} of {number}"
 
 
-def stop_runners(folder: Path, rng: random.Random) -> Outcomes:
+_SLOW = ("Slow", {"seconds": 0.1})
+
+
+@cache
+def _finished(folder: Path, rounds: int, *, slow: bool = False) -> Path:
+    """Return the folder of a table that nobody has harmed."""
+    run(table(*[_SLOW] * slow, rounds=rounds), folder / "whole")
+    return folder / "whole"
+
+
+def stop_runners(folder: Path, rng: random.Random) -> str | None:
     """Let a runner, or a node, stand still for longer than its lease, and go on beside the one that took over."""
-    content = table(("Slow", {"seconds": 0.1}), rounds=12)
-    whole = folder / "whole"
-    run(content, whole)
-    names = [path.relative_to(whole) for path in (whole / "results.csv", *whole.glob("cells/*/curve.csv"))]
-    for trial in itertools.count():
-        out = folder / str(trial)
-        out.mkdir(parents=True)
-        workers = trial % 2  # 0: the cell stands still with its runner, 1: it goes on in a process of its own
-        first = Forked(partial(run, content, out, workers), out / "first.log")
-        wait_for(lambda out=out: list(out.glob("cells/*/curve*.jsonl")), every=_OFTEN)
-        threading.Event().wait(rng.uniform(0.0, 1.0))
-        os.kill(first.process.pid, signal.SIGSTOP)
-        second = Forked(partial(run, content, out, workers), out / "second.log")
-        threading.Event().wait(claims.LEASE + rng.uniform(0.5, 2.0))
-        os.kill(first.process.pid, signal.SIGCONT)
-        statuses = [each.wait(_PATIENCE) for each in (first, second)]
-        for each in (first, second):
-            each.kill()
-        expected = [(whole / name).read_bytes() for name in names]
-        got = [(out / name).read_bytes() if (out / name).exists() else b"" for name in names]
-        if statuses != [0, 0]:
-            yield f"the runners ended with {statuses}: {first.output()[-500:]} {second.output()[-500:]}"
-        else:
-            yield None if got == expected else "results differ"
+    content = table(_SLOW, rounds=12)
+    whole = _finished(folder.parent, 12, slow=True)
+    workers = int(folder.name) % 2  # 0: the cell stands still with its runner, 1: it goes on in a process of its own
+    first = Forked(partial(run, content, folder, workers), folder / "first.log")
+    wait_for(lambda: list(folder.glob("cells/*/curve*.jsonl")), every=_OFTEN)
+    threading.Event().wait(rng.uniform(0.0, 1.0))
+    os.kill(first.process.pid, signal.SIGSTOP)
+    second = Forked(partial(run, content, folder, workers), folder / "second.log")
+    threading.Event().wait(claims.LEASE + rng.uniform(0.5, 2.0))
+    os.kill(first.process.pid, signal.SIGCONT)
+    statuses = [each.wait(_PATIENCE) for each in (first, second)]
+    for each in (first, second):
+        each.kill()
+    if statuses != [0, 0]:
+        return f"the runners ended with {statuses}: {first.output()[-500:]} {second.output()[-500:]}"
+    for path in (whole / "results.csv", *whole.glob("cells/*/curve.csv")):
+        other = folder / path.relative_to(whole)
+        if not other.exists() or other.read_bytes() != path.read_bytes():
+            return f"{path.name} differs"
+    return None
 
 
-def turn_clocks_back(folder: Path, rng: random.Random) -> Outcomes:
+def turn_clocks_back(folder: Path, rng: random.Random) -> str | None:
     """Let the clock go back by an hour each time; a cell that fails is tried once."""
-    for trial in itertools.count():
-        tries = folder / f"tries-{trial}"
-        content = table(("Fails", {"path": str(tries), "at_round": 1, "times": 1000}), rounds=2)
+    tries = folder / "tries"
 
-        def back(content: dict[str, Any] = content, out: Path = folder / str(trial)) -> None:
-            begin, hours = time.time(), itertools.count()
-            time.time = lambda: begin - 3600 * next(hours)  # type: ignore[assignment]
-            run(content, out)
+    def back() -> None:
+        begin, hours = time.time(), itertools.count()
+        time.time = lambda: begin - 3600 * next(hours)  # type: ignore[assignment]
+        run(table(("Fails", {"path": str(tries), "at_round": 1, "times": 1000}), rounds=2), folder)
 
-        (folder / str(trial)).mkdir(parents=True)
-        child = Forked(back, folder / str(trial) / "log")
-        child.wait(_PATIENCE)
-        child.kill()
-        number = tries.read_text().count("\n") if tries.exists() else 0
-        yield None if number == 1 else f"{number} attempts: {child.output()[-500:]}"
+    child = Forked(back, folder / "log")
+    child.wait(_PATIENCE)
+    child.kill()
+    number = tries.read_text().count("\n") if tries.exists() else 0
+    return None if number == 1 else f"{number} attempts: {child.output()[-500:]}"
 
 
-def stop_workers(folder: Path, rng: random.Random) -> Outcomes:
+def stop_workers(folder: Path, rng: random.Random) -> str | None:
     """Stop a worker for good; ``cell_timeout`` must end it."""
-    for trial in itertools.count():
-        out = folder / str(trial)
-        out.mkdir(parents=True)
-        limit = rng.uniform(3.0, 5.0)  # seconds, in which the worker comes to stand still
-        child = Forked(partial(run, table(("StandsStill", {})), out, 1, cell_timeout=limit), out / "log")
-        status = child.wait(_PATIENCE)
-        child.kill()
-        yield None if status == 0 else f"the run ended with {status}"
+    limit = rng.uniform(3.0, 5.0)  # seconds, in which the worker comes to stand still
+    child = Forked(partial(run, table(("StandsStill", {})), folder, 1, cell_timeout=limit), folder / "log")
+    status = child.wait(_PATIENCE)
+    child.kill()
+    return None if status == 0 else f"the run ended with {status}"
 
 
 # ---- files ----
 
 
-def flip_checkpoints(folder: Path, rng: random.Random) -> Outcomes:
+def _flipped(paths: list[Path], rng: random.Random) -> Path:
+    """Change one bit of one of some files, and return which."""
+    path = rng.choice(sorted(paths))
+    content = bytearray(path.read_bytes())
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+    return path
+
+
+def flip_checkpoints(folder: Path, rng: random.Random) -> str | None:
     """Flip a bit of a checkpoint from which a cell goes on."""
-    expected = _scores(run(table(), folder / "whole"))
+    expected = _scores(run(table(), _finished(folder.parent, 6)))
     content = table(("Fails", {"path": str(folder / "marker"), "at_round": 4, "times": 1}))
-    out = folder / "out"
-    run(content, out)
-    kept = Path(shutil.copytree(out, folder / "kept"))
-    while True:
-        shutil.rmtree(out)
-        shutil.copytree(kept, out)
-        path = rng.choice(sorted(out.glob("cells/*/*.ckpt")))
-        flip(path, rng)
-        try:
-            rows = run(content, out)
-        except Exception as error:
-            yield f"{type(error).__name__}: {error}"
-            continue
-        if rows[0]["status"] == "failed" and path.name in rows[0]["error"]:
-            yield None
-        else:
-            yield None if _scores(rows) == expected else f"{path.name}: {rows[0].get('error', 'another score')}"
+    run(content, folder)
+    path = _flipped([*folder.glob("cells/*/*.ckpt")], rng)
+    try:
+        rows = run(content, folder)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    is_told = rows[0]["status"] == "failed" and path.name in rows[0]["error"]
+    return None if is_told or _scores(rows) == expected else f"{path.name}: {rows[0].get('error', 'another score')}"
 
 
 def _scores(rows: list[dict[str, Any]]) -> list[Any]:
@@ -231,104 +224,54 @@ def _scores(rows: list[dict[str, Any]]) -> list[Any]:
     return [[row.get(name) for name in names] for row in rows]
 
 
-class Features(Classifier):
-    """A frozen convolution, then a trained layer."""
-
-    def __init__(self) -> None:
-        super().__init__(num_classes=3, lr=0.1)
-        torch.manual_seed(0)
-        self.prefix = FrozenPrefix(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
-        self.head = nn.Sequential(nn.Flatten(), nn.Linear(144, 3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.prefix(x))
+def _weights_of_features(folder: Path) -> list[torch.Tensor]:
+    torch.manual_seed(3)
+    quiet_trainer(max_epochs=1, callbacks=[FrozenPrefixCache(folder, 16)]).fit(module := FrozenNet(), Images())
+    return list(module.state_dict().values())
 
 
-class Images(ImageDataModule):
-    """Fifty-six small images."""
-
-    mean, std = (0.0,), (1.0,)
-
-    def __init__(self) -> None:
-        super().__init__(IIDPartitioner(4), batch_size=16, split=SampleSplit(1 / 7, 1 / 7))
-
-    def load(self) -> Source:
-        generator = torch.Generator().manual_seed(0)
-        images = torch.randint(256, (56, 3, 8, 8), dtype=torch.uint8, generator=generator)
-        return Source(TensorDataset(images, torch.randint(3, (56,), generator=generator)))
-
-
-def flip_features(folder: Path, rng: random.Random) -> Outcomes:
+def flip_features(folder: Path, rng: random.Random) -> str | None:
     """Flip a bit of stored features, or of those of a run that was killed."""
-
-    def fit() -> list[torch.Tensor]:
-        torch.manual_seed(3)
-        module = Features()
-        quiet_trainer(max_epochs=1, callbacks=[FrozenPrefixCache(folder, 16)]).fit(module, datamodule=Images())
-        return list(module.state_dict().values())
-
-    whole = fit()
-    for trial in itertools.count():
-        [path] = folder.glob("*.npy")
-        flip(path, rng)
-        if trial % 2:
-            path = path.rename(path.with_suffix(".part"))
-        try:
-            got = fit()
-        except Exception as error:
-            yield None if path.name in str(error) else f"{type(error).__name__}: {error}"
-            shutil.rmtree(folder)
-            fit()
-            continue
-        yield None if all(map(torch.equal, got, whole)) else f"other weights after a flip in {path.name}"
-        if not all(map(torch.equal, got, whole)):
-            shutil.rmtree(folder)
-            fit()
+    whole = _weights_of_features(folder)
+    path = _flipped([*folder.glob("*.npy")], rng)
+    if int(folder.name) % 2:
+        path = path.rename(path.with_suffix(".part"))
+    try:
+        got = _weights_of_features(folder)
+    except Exception as error:
+        return None if path.name in str(error) else f"{type(error).__name__}: {error}"
+    return None if all(map(torch.equal, got, whole)) else f"other weights after a flip in {path.name}"
 
 
-def flip_partitions(folder: Path, rng: random.Random) -> Outcomes:
+def flip_partitions(folder: Path, rng: random.Random) -> str | None:
     """Flip a bit of a partition's file."""
-    order = np.random.default_rng(0).permutation(500)
-    partition = Partition(tuple(np.array_split(order, 10)))
-    while True:
-        path = folder / f"partition.{rng.choice(['json', 'parquet'])}"
-        path.unlink(missing_ok=True)
-        partition.save(path)
-        flip(path, rng)
-        try:
-            got = Partition.load(path)
-        except Exception as error:
-            yield None if path.name in str(error) else f"{type(error).__name__}: {error}"
-        else:
-            yield None if got == partition else f"{path.name} is another partition"
+    partition = Partition(tuple(np.array_split(np.random.default_rng(0).permutation(500), 10)))
+    path = folder / f"partition.{rng.choice(['json', 'parquet'])}"
+    partition.save(path)
+    _flipped([path], rng)
+    try:
+        got = Partition.load(path)
+    except Exception as error:
+        return None if path.name in str(error) else f"{type(error).__name__}: {error}"
+    return None if got == partition else f"{path.name} is another partition"
 
 
-def flip_json(folder: Path, rng: random.Random) -> Outcomes:
+def flip_json(folder: Path, rng: random.Random) -> str | None:
     """Flip a bit of a JSON file of a finished table; the table, and what its report reads, stay the same."""
-    kept = folder / "kept"
-    run(table(rounds=2), kept)
-    before = (kept / "results.csv").read_bytes()
-    while True:
-        out = folder / "out"
-        shutil.rmtree(out, ignore_errors=True)
-        shutil.copytree(kept, out)
-        path = rng.choice(
-            [out / "table.json", *sorted(out.glob("cells/*/re*.json")), *sorted(out.glob("cells/*/ru*.json"))]
-        )
-        flip(path, rng)
-        try:
-            about = _about(out)
-        except Exception as error:
-            about = path.name in str(error) or f"{type(error).__name__}: {error}"
-        try:
-            run(table(rounds=2), out)
-        except Exception as error:
-            yield f"{path.name}: {type(error).__name__}: {error}"
-            continue
-        if (out / "results.csv").read_bytes() != before:
-            yield f"{path.name}: other results"
-        else:
-            yield None if about is True or about == _about(kept) else f"{path.name}: the report reads {about}"
+    whole = _finished(folder.parent, 2)
+    out = Path(shutil.copytree(whole, folder / "out"))
+    path = _flipped([out / "table.json", *out.glob("cells/*/re*.json"), *out.glob("cells/*/ru*.json")], rng)
+    try:
+        about = _about(out)
+    except Exception as error:
+        about = path.name in str(error) or f"{type(error).__name__}: {error}"
+    try:
+        run(table(rounds=2), out)
+    except Exception as error:
+        return f"{path.name}: {type(error).__name__}: {error}"
+    if (out / "results.csv").read_bytes() != (whole / "results.csv").read_bytes():
+        return f"{path.name}: other results"
+    return None if about is True or about == _about(whole) else f"{path.name}: the report reads {about}"
 
 
 def _about(folder: Path) -> Any:
@@ -339,7 +282,7 @@ def _about(folder: Path) -> Any:
 # ---- programs ----
 
 
-def fill_temporary_folders(folder: Path, rng: random.Random) -> Outcomes:
+def fill_temporary_folders(folder: Path, rng: random.Random) -> str | None:
     """Refuse each new file in the temporary folder; a fit whose own folder has room goes on."""
     place = str(folder / "temporary")
 
@@ -347,18 +290,15 @@ def fill_temporary_folders(folder: Path, rng: random.Random) -> Outcomes:
         if event == "open" and isinstance(arguments[0], str) and arguments[0].startswith(place):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    def train(out: Path) -> None:
+    def train() -> None:
         tempfile.tempdir = place
         sys.addaudithook(refuse)
-        fit(out, rounds=4)
+        fit(folder, rounds=4)
 
-    for trial in itertools.count():
-        Path(place).mkdir(parents=True, exist_ok=True)
-        out = folder / str(trial)
-        out.mkdir()
-        child = Forked(partial(train, out), out / "log")
-        status = child.wait(_PATIENCE)
-        yield None if status == 0 and (out / "last.ckpt").exists() else f"the fit ended with {status}"
+    Path(place).mkdir()
+    child = Forked(train, folder / "log")
+    status = child.wait(_PATIENCE)
+    return None if status == 0 and (folder / "last.ckpt").exists() else f"the fit ended with {status}"
 
 
 def fit(folder: Path, rounds: int, seconds: float = 0.0) -> None:
@@ -373,7 +313,7 @@ def fit(folder: Path, rounds: int, seconds: float = 0.0) -> None:
     trainer.fit(Net(), datamodule=data())
 
 
-def end_programs(folder: Path, rng: random.Random) -> Outcomes:
+def end_programs(folder: Path, rng: random.Random) -> str | None:
     """Send SIGTERM to a script with a fit, and to ``fl-lightning run``; the status is 143, and all processes end."""
 
     def as_program(function: Callable[[], object]) -> None:
@@ -383,30 +323,23 @@ def end_programs(folder: Path, rng: random.Random) -> Outcomes:
             status = end.code
         os._exit(status if isinstance(status, int) else 0)
 
-    for trial in itertools.count():
-        out = folder / str(trial)
-        out.mkdir(parents=True)
-        if trial % 2:
-            (out / "table.yaml").write_text(yaml.safe_dump(table(("Slow", {"seconds": 0.2}), rounds=100)))
-            words = ["run", str(out / "table.yaml"), "--output", str(out / "run"), "--workers", str(trial // 2 % 2)]
-            child = Forked(partial(as_program, partial(command, words)), out / "log")
-            started = partial(_any, out, "run/cells/*/curve*.jsonl")
-        else:
-            child = Forked(partial(as_program, partial(fit, out, 1000, 0.05)), out / "log")
-            started = partial(_any, out, "last.ckpt")
-        wait_for(started, every=_OFTEN)
-        threading.Event().wait(rng.uniform(0.0, 0.5))
-        os.kill(child.process.pid, signal.SIGTERM)
-        status = child.wait(_PATIENCE)
-        child.kill()
-        yield None if status == 143 else f"{'the command' if trial % 2 else 'a script'} ended with status {status}"
+    number = int(folder.name)
+    if number % 2:
+        (folder / "table.yaml").write_text(yaml.safe_dump(table(("Slow", {"seconds": 0.2}), rounds=100)))
+        words = ["run", str(folder / "table.yaml"), "--output", str(folder / "run"), "--workers", str(number // 2 % 2)]
+        what, program, sign = "the command", partial(command, words), "run/cells/*/curve*.jsonl"
+    else:
+        what, program, sign = "a script", partial(fit, folder, 1000, 0.05), "last.ckpt"
+    child = Forked(partial(as_program, program), folder / "log")
+    wait_for(lambda: any(folder.glob(sign)), every=_OFTEN)
+    threading.Event().wait(rng.uniform(0.0, 0.5))
+    os.kill(child.process.pid, signal.SIGTERM)
+    status = child.wait(_PATIENCE)
+    child.kill()
+    return None if status == 143 else f"{what} ended with status {status}"
 
 
-def _any(folder: Path, pattern: str) -> bool:
-    return any(folder.glob(pattern))
-
-
-KINDS: dict[str, tuple[Callable[[Path, random.Random], Outcomes], int, str]] = {
+KINDS: dict[str, tuple[Harm, int, str]] = {
     "claims": (kill_while_claiming, 50, "SIGKILLs while a cell is claimed"),
     "stops": (stop_runners, 4, "runners that stand still for longer than their lease"),
     "clocks": (turn_clocks_back, 1, "clocks that go back by hours"),
@@ -435,10 +368,11 @@ def main(argv: list[str] | None = None) -> dict[str, tuple[int, int]]:
         print(f"{'':55}{'attempts':>9}{'survived':>9}{'lost':>6}")
         for name, (harm, _, text) in KINDS.items():
             rng = random.Random(f"{options['seed']} {name}")
-            folder = Path(place) / name
-            if name != "claims":
-                folder.mkdir()
-            outcomes = list(itertools.islice(harm(folder, rng), options[name]))
+            outcomes = []
+            for number in range(options[name]):
+                folder = Path(place, name, str(number))
+                folder.mkdir(parents=True)
+                outcomes.append(harm(folder, rng))
             problems = [outcome for outcome in outcomes if outcome is not None]
             print(f"{text:55}{len(outcomes):>9}{len(outcomes) - len(problems):>9}{len(problems):>6}", flush=True)
             for problem in list(dict.fromkeys(problems))[:3]:

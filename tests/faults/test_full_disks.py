@@ -61,8 +61,8 @@ def test_a_fit_without_room_ends_with_an_error_at_the_rounds_start(tmp_path: Pat
     assert trainer.current_epoch > 0
 
 
-@pytest.mark.parametrize("missing", ["function", "support"])
-def test_room_is_taken_by_writing_where_the_system_cannot_reserve_it(
+@pytest.mark.parametrize("missing", ["nothing", "function", "support"])
+def test_room_is_taken_on_the_disk_by_writing_where_the_system_cannot_reserve_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     def refuse(*args: int) -> None:
@@ -70,16 +70,18 @@ def test_room_is_taken_by_writing_where_the_system_cannot_reserve_it(
 
     if missing == "function":
         monkeypatch.delattr(os, "posix_fallocate")
-    else:
+    elif missing == "support":
         monkeypatch.setattr(os, "posix_fallocate", refuse)
-    path = tmp_path / "file"
+    path = tmp_path / "mapped"
     path.write_bytes(b"head")
     with path.open("r+b") as file:
         reserve(file, 3_000_000, path)
+        reserve(file, 10, path)
     assert path.stat().st_size == 3_000_000
     assert path.stat().st_blocks * 512 >= 3_000_000
-    assert path.read_bytes()[:6] == b"head\0\0"
-    with path.open("r+b") as file, limited_files(4_000_000), pytest.raises(OSError, match="5,000,000 bytes"):
+    assert path.read_bytes() == b"head" + bytes(2_999_996)
+    too_large = pytest.raises(OSError, match=r"needs 5,000,000 bytes: '.*mapped'")
+    with path.open("r+b") as file, limited_files(4_000_000), too_large:
         reserve(file, 5_000_000, path)
 
 

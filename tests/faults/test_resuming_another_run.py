@@ -13,18 +13,13 @@ import lightning as L
 import pytest
 import torch
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
+from helpers.written import assert_as_in, messages
 from torch import nn
 from torch.nn import functional as F
 
 import fl_lightning as fl
 from fl_lightning import parts
-from fl_lightning.data import (
-    ClientSplit,
-    ImageDataModule,
-    LabelFlipping,
-    Source,
-    WithinClientSplit,
-)
+from fl_lightning.data import ClientSplit, ImageDataModule, LabelFlipping, Source, WithinClientSplit
 from fl_lightning.partitioners import IIDPartitioner
 from fl_lightning.testing.fits import fit
 
@@ -88,24 +83,6 @@ def test_hyperparameters_of_other_packages_are_kept_as_plain_ones(tmp_path: Path
     assert checkpoint["hyper_parameters"] == {"config": {"lr": 0.1, "sizes": [4, 2]}}
 
 
-class Noted(Quadratic):
-    """Has a hyperparameter more."""
-
-    def __init__(self, config: Any, note: str = "later") -> None:
-        super().__init__(lr=config["lr"])
-        self.save_hyperparameters()
-
-
-def test_a_hyperparameter_that_a_checkpoint_lacks_is_no_change(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("INFO"):
-        resume(tmp_path, modules=(Configured({"lr": 0.1}), Noted({"lr": 0.2})))
-    told = caplog.text
-    assert "config {'lr': 0.1} -> {'lr': 0.2}" in told
-    assert "note" not in told
-
-
 # ---- what is refused ----
 
 
@@ -113,62 +90,11 @@ def labelled(order: tuple[int, ...]) -> fl.TensorDataModule:
     return fl.TensorDataModule([(torch.ones(6, 4), torch.full((6,), label)) for label in order], batch_size=3)
 
 
-@pytest.mark.parametrize(
-    ("data", "other", "match"),
-    [
-        (
-            table(0),
-            table(1),
-            r"another federation \(3 clients, 18 samples, \w+, now 3 clients, 18 samples, \w+\): .*the same data",
-        ),
-        (table(split=WithinClientSplit(0.5, 0, seed=0)), table(split=WithinClientSplit(0.5, 0, seed=1)), "split"),
-        (table(split=ClientSplit(fold=0)), table(split=ClientSplit(fold=1)), "fold"),  # the same training clients
-        (labelled((0, 1, 2)), labelled((1, 0, 2)), "another federation"),
-    ],
-    ids=["partition", "split within clients", "fold", "order"],
-)
-def test_other_data_are_refused(tmp_path: Path, data: Any, other: Any, match: str) -> None:
-    with pytest.raises(ValueError, match=match):
-        resume(tmp_path, data=data, other=other)
-
-
-def test_another_validation_set_is_refused(tmp_path: Path) -> None:
-    data, other = (toy(val=quadratic_clients([1], [1], [size])[0]) for size in (2, 3))
-    with pytest.raises(ValueError, match=r"2 validation samples, .*now 3 validation samples"):
-        resume(tmp_path, data=data, other=other, modules=(Quadratic(0.1), Quadratic(0.1)))
-
-
 def with_exchange(*exchange: parts.Exchange) -> fl.FedAvg:
     return fl.FedAvg(2, weighting="uniform", exchange=exchange)
 
 
 TOP, CLIP = (partial(parts.TopK, 0.5), partial(parts.Clip, 1.0))
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "match"),
-    [
-        (
-            fl.FedDyn(0.1, 2),
-            fl.FedAvg(2),
-            "written by FedDyn, not by FedAvg.*To start another algorithm from its weights",
-        ),
-        (fl.Federated(2), fl.Federated(2, schedule=parts.Redistribution(3)), "Synchronous.* Redistribution"),
-        (with_exchange(), with_exchange(TOP()), "this run .*TopK"),
-        (with_exchange(TOP()), with_exchange(), "TopK.*this run"),
-        (with_exchange(CLIP(), TOP()), with_exchange(TOP(), CLIP()), "Clip, TopK.* TopK, Clip"),
-        (fl.RADFed(3, 2), fl.RADFed(2, 2), "`redistributions`"),
-        (fl.FedDyn(0.1, 2), fl.FedDyn(0.2, 2), "`alpha`"),
-        (fl.FedDyn(0.1, 2), fl.FedDyn(0.1, 2, scale_alpha="none"), "`scale_alpha`"),
-        (fl.IFCA(2, 2), fl.IFCA(3, 2), "`clusters`"),
-    ],
-)
-def test_another_algorithm_is_refused(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: Any, second: Any, match: str
-) -> None:
-    with caplog.at_level("INFO"), pytest.raises(ValueError, match=match):
-        resume(tmp_path, first, second)
-    assert "other settings" not in caplog.text  # nothing resumed
 
 
 def test_a_longer_history_begins_with_the_models_that_are_there(tmp_path: Path) -> None:
@@ -185,13 +111,6 @@ class WithOptimizer(Linear):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer: torch.optim.Optimizer = self.kind(self.parameters(), lr=0.1, **self.options)
         return optimizer
-
-
-@pytest.mark.parametrize("options", [{}, {"optimizer_state": "kept"}])
-def test_an_optimizer_of_another_class_is_refused(options: dict[str, Any], tmp_path: Path) -> None:
-    modules = WithOptimizer(torch.optim.AdamW), WithOptimizer(torch.optim.SGD)
-    with pytest.raises(ValueError, match="state of AdamW, and `configure_optimizers` now returns SGD"):
-        resume(tmp_path, fl.FedAvg(2, **options), fl.FedAvg(2, **options), data=table(0), modules=modules)
 
 
 # ---- what is told ----
@@ -244,100 +163,11 @@ def pull(mu: float) -> fl.Federated:
     return fl.Federated(2, objective=parts.Proximal(mu), aggregation=parts.WeightedMean("uniform"))
 
 
-#: Arguments of :func:`resume`, and what is told; what is the same is not told.
-TOLD: list[tuple[Callable[[], dict[str, Any]], list[str]]] = [
-    (
-        lambda: {"first": fl.FedAvg(2), "second": fl.FedAvg(3, local_epochs=2)},
-        ["clients_per_round 2 -> 3", "local_epochs 1 -> 2"],
-    ),
-    (
-        lambda: {"first": fl.FedAsync(2, speeds=[1, 2, 3]), "second": fl.FedAsync(2, speeds=[1, 2, 4])},
-        ["speeds [1, 2, 3] -> [1, 2, 4]"],
-    ),
-    (lambda: {"first": pull(0.1), "second": pull(0.2)}, ["objective Proximal(mu=0.1) -> Proximal(mu=0.2)"]),
-    (lambda: {"second": fl.FedAvg(2, executor="sequential")}, ["executor 'auto' -> 'sequential'"]),
-    (lambda: {"first": fl.FedAvg(2, seed=1)}, []),
-    (lambda: {name: fl.FedAsync(2, speeds=[1, 2, 3]) for name in ("first", "second")}, []),
-    (lambda: {name: fl.Federated(2, server=parts.Mixing(shrinking)) for name in ("first", "second")}, []),
-    (
-        lambda: {
-            "data": table(train_transform=doubled, feature_noise=0.5, shuffle=False),
-            "other": table(batch_size=2, drop_last=True, sampler=in_order, standardize="global"),
-        },
-        [
-            *("train_transform doubled -> None", "feature_noise 0.5 -> 0.0", "drop_last False -> True"),
-            *("batch_size 3 -> 2", "the data's sampler None -> in_order", "standardize None -> 'global'"),
-        ],
-    ),
-    (
-        lambda: {"data": table(train_transform=Scaled(1)), "other": table(train_transform=Scaled(2))},
-        ["train_transform Scaled(factor=1) -> Scaled(factor=2)"],
-    ),
-    (lambda: {name: table(sampler=in_order, standardize="global") for name in ("data", "other")}, []),
-    (
-        lambda: {"data": poisoned(), "other": table(0)},
-        ["poisons [LabelFlipping(clients=[1], num_classes=3)] -> []"],
-    ),
-    (
-        lambda: {
-            "data": Pictures(IIDPartitioner(5), augment=False),
-            "other": Pictures(IIDPartitioner(5), augment=True),
-            "modules": (OfPictures(), OfPictures()),
-        },
-        ["augment False"],
-    ),
-    (
-        lambda: {
-            "data": table(0),
-            "modules": (WithOptimizer(torch.optim.SGD), WithOptimizer(torch.optim.SGD, weight_decay=0.9)),
-        },
-        ["weight_decay 0 -> 0.9"],
-    ),
-]
-
-
-@pytest.mark.parametrize(("changes", "lines"), TOLD)
-def test_other_settings_are_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, changes: Callable[[], dict[str, Any]], lines: list[str]
-) -> None:
-    with caplog.at_level("INFO"):
-        resume(tmp_path, **changes())
-    told = [text for record in caplog.records if " -> " in (text := record.getMessage())]
-    assert len(told) == bool(lines)
-    assert all(line in told[0] for line in lines), told
-
-
 @pytest.mark.parametrize(("first", "second"), [("sequential", "vectorized"), ("vectorized", "sequential")])
 def test_any_executor_goes_on_from_the_checkpoint_of_any(tmp_path: Path, first: Any, second: Any) -> None:
     module = resume(tmp_path, fl.FedAvg(3, executor=first), fl.FedAvg(3, executor=second))
     # each round takes the model a tenth of the way to 2, the mean of the clients' optima
     assert float(module.w) == pytest.approx(2 * (1 - 0.9**4), rel=1e-12)
-
-
-class Evaluated(Linear):
-    def test_step(self, batch: Any, batch_idx: int) -> None:
-        self.log("samples", float(len(batch[0])), reduce_fx="sum")
-
-
-def test_a_federated_run_does_not_go_on_centrally_but_is_evaluated(tmp_path: Path) -> None:
-    data, path = table(split=ClientSplit()), tmp_path / "federated.ckpt"
-    fit(fl.FedAvg(2), Evaluated(), data, 1).save_checkpoint(path)
-    with pytest.raises(ValueError, match=r"written by FedAvg,.*callbacks=\[FedAvg\(.*load_state_dict"):
-        quiet_trainer(max_epochs=2).fit(Evaluated(), datamodule=data, ckpt_path=path)
-    assert quiet_trainer().test(Evaluated(), datamodule=data, ckpt_path=path, verbose=False) == [{"samples": 6.0}]
-
-
-class WithRate(Quadratic):
-    def __init__(self, lr: float) -> None:
-        super().__init__(lr)
-        self.save_hyperparameters()
-
-
-def test_another_learning_rate_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"):
-        resumed = resume(tmp_path, modules=(WithRate(0.1), WithRate(0.2)))
-    assert "lr 0.1 -> 0.2. Optimizers and schedules keep" in caplog.text
-    assert resumed.trainer.optimizers[0].param_groups[0]["lr"] == 0.1
 
 
 def test_the_seed_of_a_resumed_run_does_not_stay_for_another_fit(
@@ -355,3 +185,110 @@ def test_the_seed_of_a_resumed_run_does_not_stay_for_another_fit(
     assert callback.settings.run_seed == 1
     assert end(callback, 8) == end(fl.FedAvg(1, seed=2), 8) != end(fl.FedAvg(1, seed=1), 8)
     assert callback.settings.run_seed == 2
+
+
+class Evaluated(Linear):
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("samples", float(len(batch[0])), reduce_fx="sum")
+
+
+def centrally(folder: Path) -> None:
+    """Test a federated run without its algorithm, and go on with it centrally."""
+    data, path = table(split=ClientSplit()), folder / "federated.ckpt"
+    fit(fl.FedAvg(2), Evaluated(), data, 1).save_checkpoint(path)
+    assert quiet_trainer().test(Evaluated(), datamodule=data, ckpt_path=path, verbose=False) == [{"samples": 6.0}]
+    quiet_trainer(max_epochs=2).fit(Evaluated(), datamodule=data, ckpt_path=path)
+
+
+class WithRate(Quadratic):
+    """Has another rate, and perhaps a hyperparameter more."""
+
+    def __init__(self, lr: float, **further: Any) -> None:
+        super().__init__(lr)
+        self.save_hyperparameters()
+
+
+def with_rates(folder: Path, **further: Any) -> None:
+    """Optimizers keep the checkpoint's rate."""
+    module = resume(folder, modules=(WithRate(0.1), WithRate(0.2, **further)))
+    assert module.trainer.optimizers[0].param_groups[0]["lr"] == 0.1
+
+
+def of(first: Callable[[], Any], second: Callable[[], Any] = lambda: None, **others: Any) -> Callable[[Path], Any]:
+    """Return a run that begins with one algorithm and goes on with another."""
+    return lambda folder: resume(folder, first(), second(), **others)
+
+
+def on(data: Callable[[], Any], other: Callable[[], Any], *modules: Callable[[], Any]) -> Callable[[Path], Any]:
+    """Return a run that begins on some data and goes on on others."""
+    return lambda folder: resume(folder, data=data(), other=other(), modules=tuple(make() for make in modules) or None)
+
+
+def steps(kind: Any, **options: Any) -> Callable[[], Any]:
+    return lambda: WithOptimizer(kind, **options)
+
+
+def pictures(augment: bool) -> Callable[[], Any]:
+    return lambda: Pictures(IIDPartitioner(5), augment=augment)
+
+
+FEDAVG, TABLE = partial(fl.FedAvg, 2), partial(table, 0)
+SMALL, LARGE = (partial(toy, val=quadratic_clients([1], [1], [size])[0]) for size in (2, 3))
+SPLIT = partial(WithinClientSplit, 0.5, 0)
+MANY = partial(table, train_transform=doubled, feature_noise=0.5, shuffle=False)
+OTHERS = partial(table, batch_size=2, drop_last=True, sampler=in_order, standardize="global")
+QUADRATIC = partial(Quadratic, 0.1)
+
+#: A run that goes on with something else; the text file has the error, or what is told.
+RUNS: dict[str, Callable[[Path], Any]] = {
+    "another partition": on(TABLE, partial(table, 1)),
+    "another split within clients": on(partial(table, split=SPLIT(seed=0)), partial(table, split=SPLIT(seed=1))),
+    "another fold, the same training clients": on(
+        partial(table, split=ClientSplit(fold=0)), partial(table, split=ClientSplit(fold=1))
+    ),
+    "another order of clients": on(partial(labelled, (0, 1, 2)), partial(labelled, (1, 0, 2))),
+    "another validation set": on(SMALL, LARGE, QUADRATIC, QUADRATIC),
+    "another algorithm": of(partial(fl.FedDyn, 0.1, 2), FEDAVG),
+    "another schedule": of(partial(fl.Federated, 2), lambda: fl.Federated(2, schedule=parts.Redistribution(3))),
+    "an exchange more": of(with_exchange, lambda: with_exchange(TOP())),
+    "an exchange less": of(lambda: with_exchange(TOP()), with_exchange),
+    "exchanges in another order": of(lambda: with_exchange(CLIP(), TOP()), lambda: with_exchange(TOP(), CLIP())),
+    "other redistributions": of(partial(fl.RADFed, 3, 2), partial(fl.RADFed, 2, 2)),
+    "another alpha": of(partial(fl.FedDyn, 0.1, 2), partial(fl.FedDyn, 0.2, 2)),
+    "another scale of alpha": of(partial(fl.FedDyn, 0.1, 2), partial(fl.FedDyn, 0.1, 2, scale_alpha="none")),
+    "other clusters": of(partial(fl.IFCA, 2, 2), partial(fl.IFCA, 3, 2)),
+    "another optimizer": on(TABLE, TABLE, steps(torch.optim.AdamW), steps(torch.optim.SGD)),
+    "another optimizer that is kept": lambda folder: resume(
+        *(folder, fl.FedAvg(2, optimizer_state="kept"), fl.FedAvg(2, optimizer_state="kept"), table(0)),
+        modules=(WithOptimizer(torch.optim.AdamW), WithOptimizer(torch.optim.SGD)),
+    ),
+    "no algorithm": centrally,
+    "other numbers": of(FEDAVG, partial(fl.FedAvg, 3, local_epochs=2)),
+    "other speeds": of(partial(fl.FedAsync, 2, speeds=[1, 2, 3]), partial(fl.FedAsync, 2, speeds=[1, 2, 4])),
+    "the same speeds": of(partial(fl.FedAsync, 2, speeds=[1, 2, 3]), partial(fl.FedAsync, 2, speeds=[1, 2, 3])),
+    "another objective": of(partial(pull, 0.1), partial(pull, 0.2)),
+    "another executor": of(FEDAVG, partial(fl.FedAvg, 2, executor="sequential")),
+    "another seed": of(partial(fl.FedAvg, 2, seed=1), partial(fl.FedAvg, 2, seed=2)),
+    "the seed that was not given": of(partial(fl.FedAvg, 2, seed=1)),
+    "the same function": of(*[lambda: fl.Federated(2, server=parts.Mixing(shrinking))] * 2),
+    "other settings of data": on(MANY, OTHERS),
+    "the same settings of data": on(OTHERS, OTHERS),
+    "another transform": on(partial(table, train_transform=Scaled(1)), partial(table, train_transform=Scaled(2))),
+    "no poisons": on(poisoned, TABLE),
+    "augmented": on(pictures(False), pictures(True), OfPictures, OfPictures),
+    "another option of the optimizer": on(
+        TABLE, TABLE, steps(torch.optim.SGD), steps(torch.optim.SGD, weight_decay=0.9)
+    ),
+    "another rate": with_rates,
+    "another rate, and a hyperparameter more": partial(with_rates, note="later"),
+}
+
+
+def test_what_is_refused_and_what_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def told() -> list[str]:
+        lines = [text for text in caplog.messages if " -> " in text or "Seed" in text]
+        caplog.clear()
+        return lines
+
+    with caplog.at_level("INFO"):
+        assert_as_in(Path(__file__).with_suffix(".txt"), messages(RUNS, tmp_path, told), tmp_path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 import fl_lightning as fl
 from fl_lightning.diagnostics import Communication
-from fl_lightning.parts import Aggregation, ClientResult, ImportanceSampler
+from fl_lightning.parts import ImportanceSampler
 
 # ---- what only a fit knows ----
 
@@ -77,34 +77,6 @@ def test_they_are_as_if_they_were_not_there(name: str) -> None:
 
     assert fit(3, client(1, -1, 2, -1)) == fit(3, client(1, 2)) < 5
     assert 0 < fit(2, client(-1, -1), client(2, 3), client(1)) < 5  # one client has no other batches
-
-
-# ---- an aggregation that fails ----
-
-
-class Failing(Aggregation):
-    """The plain mean; its merge fails at the second call."""
-
-    calls = 0
-
-    def merge(self, model: Tensor, results: Sequence[ClientResult]) -> Tensor:
-        self.calls += 1
-        if self.calls == 2:
-            raise ArithmeticError("broken by the test")
-        return torch.stack([result.parameters for result in results]).mean(0)
-
-
-def test_the_next_attempt_goes_on_from_there() -> None:
-    # round 1 moves from 0 half the way to 2 and 4, the mean of which is 1.5; a second one, to 2.25, fails
-    module, callback = Quadratic(0.5), fl.FedAvg(1.0, aggregation=Failing())
-    clients = fl.TensorDataModule(quadratic_clients([1.0, 1.0], [2.0, 4.0]), batch_size=None)
-    trainer = quiet_trainer(max_epochs=2, callbacks=[callback])
-    with pytest.raises(ArithmeticError):
-        trainer.fit(module, datamodule=clients)
-    assert (module.w.item(), trainer.current_epoch) == (1.5, 1)
-    trainer.fit(module, datamodule=clients)
-    assert module.w.item() == 2.25
-    assert callback.algorithm.traffic.models_up == 4
 
 
 # ---- clients that diverge ----

@@ -61,7 +61,7 @@ MAKE: dict[str, Callable[[Exchange], Any]] = {
 
 
 def fit(
-    callback: Any, *others: Callback, rounds: int = 5, module: L.LightningModule | None = None, **options: Any
+    callback: Any, *others: Callback, rounds: int = 4, module: L.LightningModule | None = None, **options: Any
 ) -> L.Trainer:
     """Fit and return the trainer; the options are those of ``fit`` (``ckpt_path``) and of the trainer."""
     path = options.pop("ckpt_path", None)
@@ -84,7 +84,7 @@ def outcome(trainer: L.Trainer) -> dict[str, Any]:
 
 @cache
 def uninterrupted(name: str) -> dict[str, Any]:
-    """Return the outcome of five rounds to which nothing happens."""
+    """Return the outcome of four rounds to which nothing happens."""
     return outcome(fit(MAKE[name](Poked())))
 
 

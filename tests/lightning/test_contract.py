@@ -10,7 +10,6 @@ from functools import reduce
 from pkgutil import resolve_name
 
 import lightning as L
-import pytest
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks.timer import Interval, Timer
 from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
@@ -20,7 +19,6 @@ from lightning.pytorch.trainer.connectors.logger_connector.result import _Metada
 from torchmetrics import SumMetric
 from torchmetrics import __version__ as torchmetrics_version
 
-from fl_lightning._lightning import check_version
 from fl_lightning._lightning.evaluation.evaluation_loops import FederatedEvaluation, SharedEvaluation
 from fl_lightning._lightning.loops.client_loop import ClientLoop
 from fl_lightning._lightning.loops.round_loop import RoundLoop
@@ -103,42 +101,32 @@ def test_functions_take_what_they_are_given() -> None:
     assert not changed, f"Lightning {L.__version__} changed the parameters (None: it is gone)"
 
 
+_LOGGED = _Metadata("training_step", "x", on_step=True, on_epoch=True)
+#: Attributes of other objects.
+OTHERS: list[tuple[object, str]] = [
+    (_LOGGED, "fx name prog_bar logger on_step on_epoch reduce_fx enable_graph _sync add_dataloader_idx"),
+    (
+        _ResultMetric(_LOGGED, is_tensor=True),
+        "value cumulated_batch_size _forward_cache _computed has_reset _update_count is_tensor",
+    ),
+    (_ResultCollection, "log"),
+    (L.LightningModule(), "_current_fx_name"),
+    # what stacks keep of metric objects
+    (SumMetric(), "_update_count _forward_cache _computed _defaults _is_synced sum_value"),
+]
+
+
 def test_attributes_exist() -> None:
     trainer, missing = quiet_trainer(), {}
-    for owner, names in ATTRIBUTES.items():
-        found = reduce(getattr, owner.split("."), trainer) if owner else trainer
+    owners = [(reduce(getattr, filter(None, owner.split(".")), trainer), names) for owner, names in ATTRIBUTES.items()]
+    for owner, names in (*owners, *((owner, names.split()) for owner, names in OTHERS)):
         # `strategy` and `trainer` fill some of them in when the fit begins
-        if gone := [name for name in names if name not in dir(found)]:
-            missing[owner] = gone
-    assert not missing, f"Lightning {L.__version__} renamed them"
-
-
-def test_logged_metrics_have_the_state_that_is_updated() -> None:
-    fields = ["fx", "name", "prog_bar", "logger", "on_step", "on_epoch", "reduce_fx", "enable_graph", "_sync"]
-    fields.append("add_dataloader_idx")
-    missing = [name for name in fields if name not in _Metadata.__dataclass_fields__]
-    assert not missing, f"Lightning {L.__version__} renamed {missing} of _Metadata"
-    metric = _ResultMetric(_Metadata("training_step", "x", on_step=True, on_epoch=True), is_tensor=True)
-    state = ["value", "cumulated_batch_size", "_forward_cache", "_computed", "has_reset", "_update_count", "is_tensor"]
-    missing = [name for name in state if not hasattr(metric, name)]
-    assert not missing, f"Lightning {L.__version__} renamed {missing} of _ResultMetric"
-    assert "log" in vars(_ResultCollection)
-    module = L.LightningModule()
-    assert "_current_fx_name" in module.__dict__, f"Lightning {L.__version__} renamed LightningModule._current_fx_name"
-
-
-def test_metric_objects_hold_what_stacks_keep_of_them() -> None:
-    metric = SumMetric()
-    names = ("_update_count", "_forward_cache", "_computed", "_defaults", "_is_synced")
-    missing = [name for name in names if name not in vars(metric)]
-    assert metric._copy_state_dict().keys() == {"sum_value"}
-    assert not missing, f"torchmetrics {torchmetrics_version} renamed {missing}"
-    assert vars(metric)["update"].__wrapped__.__func__ is SumMetric.update
-
-
-def test_timers_have_the_interval_that_is_set() -> None:
-    found = getattr(Timer(interval="step"), "_interval", None)
-    assert found == Interval.step, f"Lightning {L.__version__} renamed Timer._interval"
+        if gone := [name for name in names if name not in dir(owner)]:
+            missing[type(owner).__name__] = gone
+    assert not missing, f"Lightning {L.__version__} or torchmetrics {torchmetrics_version} renamed them"
+    assert SumMetric()._copy_state_dict().keys() == {"sum_value"}
+    assert vars(SumMetric())["update"].__wrapped__.__func__ is SumMetric.update
+    assert getattr(Timer(interval="step"), "_interval", None) == Interval.step
 
 
 REPLACED: list[tuple[type, type, set[str]]] = [
@@ -156,11 +144,3 @@ def test_no_new_private_name_of_lightning_is_replaced_by_chance() -> None:
     for ours, stock, replaced in REPLACED:
         common = {name for name, value in vars(ours).items() if hasattr(stock, name) and callable(value)}
         assert common - set(dir(object)) == replaced, f"Lightning {L.__version__}: {ours.__name__}"
-
-
-def test_releases_that_are_known() -> None:
-    for installed in ("2.6", "2.6.0", "2.6.9"):
-        check_version(installed)
-    for installed in ("2.5.6", "2.7.0", "3.0"):
-        with pytest.raises(ImportError, match=rf">=2\.6,<2\.7; {installed} is .*lightning>=2\.6,<2\.7"):
-            check_version(installed)

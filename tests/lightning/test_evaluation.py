@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from fl_lightning import ClientMetrics, FedAvg, TensorDataModule
+from fl_lightning.testing.processes import on_two_processes
 
 # 31 evaluation samples, whose only feature is their place: 5 batches of 7
 PLACES = torch.arange(31.0).reshape(31, 1)
@@ -28,20 +30,17 @@ class MeanPlace(Quadratic):
     test_step = validation_step
 
 
-def evaluate(stage: str, devices: int, eval_batch_size: int = 7, **limits: Any) -> dict[str, float]:
+def evaluate(stage: str, devices: int = 1, eval_batch_size: int = 7, **limits: Any) -> dict[str, float]:
     """Return what an evaluation by itself, or the one in a fit, logs."""
     metrics = ClientMetrics(metric=lambda preds, target: preds.mean(), name="place")
     data = TensorDataModule(clients=CLIENTS[:2], val=CLIENTS, test=CLIENTS, eval_batch_size=eval_batch_size)
-    strategy = "ddp_fork" if devices > 1 else "auto"
-    callbacks = [FedAvg(2, seed=1), metrics]
-    trainer = quiet_trainer(max_epochs=1, devices=devices, strategy=strategy, callbacks=callbacks, **limits)
-    keywords = {} if stage == "fit" else {"verbose": False}
-    getattr(trainer, stage)(MeanPlace(0.1), datamodule=data, **keywords)
+    options = {"devices": devices, "strategy": "ddp" if devices > 1 else "auto", **limits}
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(2, seed=1), metrics], **options)
+    getattr(trainer, stage)(MeanPlace(0.1), datamodule=data, **({} if stage == "fit" else {"verbose": False}))
     key = "test" if stage == "test" else "val"
-    names = {"number": "number", "place": "place"} | {
-        name: f"{key}_place_clients{end}" for name, end in (("mean", ""), ("least", "_min"), ("most", "_max"))
-    }
-    return {name: float(trainer.callback_metrics[logged]) for name, logged in names.items()}
+    logged = {"mean": "", "least": "_min", "most": "_max"}
+    names = {"number": "number", "place": "place"} | {name: f"{key}_place_clients{end}" for name, end in logged.items()}
+    return {name: float(trainer.callback_metrics[of_log]) for name, of_log in names.items()}
 
 
 LIMITS: list[tuple[str, dict[str, Any]]] = [
@@ -53,33 +52,29 @@ LIMITS: list[tuple[str, dict[str, Any]]] = [
     ("fit", {"limit_val_batches": 2, "num_sanity_val_steps": 2}),
     ("fit", {"fast_dev_run": 2}),
 ]
-#: In two processes most of them need a longer run.
-RUNS = [
-    pytest.param(devices, *limits, marks=pytest.mark.long if devices > 1 and place > 1 else (), id=f"{devices}-{place}")
-    for devices in (1, 2)
-    for place, limits in enumerate(LIMITS)
-]
+# places 0 to 13: 0 to 9 of the first client, mean 4.5, and 10 to 13 of the second, mean 11.5
+EXPECTED = {"number": 14, "place": 6.5, "mean": 8.0, "least": 4.5, "most": 11.5}
 
 
-@pytest.mark.parametrize(("devices", "stage", "limits"), RUNS)
-def test_a_limit_leaves_the_first_batches_of_all_samples(devices: int, stage: str, limits: dict[str, Any]) -> None:
-    # places 0 to 13: 0 to 9 of the first client, mean 4.5, and 10 to 13 of the second, mean 11.5
-    expected = {"number": 14, "place": 6.5, "mean": 8.0, "least": 4.5, "most": 11.5}
-    assert evaluate(stage, devices, **limits) == pytest.approx(expected)
+@pytest.mark.parametrize(("stage", "limits"), LIMITS)
+def test_a_limit_leaves_the_first_batches_of_all_samples(stage: str, limits: dict[str, Any]) -> None:
+    assert evaluate(stage, **limits) == pytest.approx(EXPECTED)
 
 
 def test_a_limit_of_less_than_a_batch_of_all_samples_is_an_error() -> None:
     with pytest.raises(Exception, match=r"0\.1 \* 5 < 1"):
-        evaluate("validate", 1, limit_val_batches=0.1)
+        evaluate("validate", limit_val_batches=0.1)
 
 
-def test_each_process_keeps_a_sample() -> None:
-    # one batch of one sample, and two processes: places 0 and 1
-    found = evaluate("validate", 2, eval_batch_size=1, limit_val_batches=1)
-    assert (found["number"], found["place"], found["mean"]) == (2, 0.5, 0.5)
+# ---- two processes ----
 
 
-# ---- several loaders ----
+def limited() -> list[float]:
+    """Return the samples of an evaluation with a limit, of one without, and of one with a limit again."""
+    data = TensorDataModule(clients=CLIENTS[:2], val=CLIENTS, test=CLIENTS, eval_batch_size=7)
+    trainer = quiet_trainer(devices=2, strategy="ddp", callbacks=[FedAvg(2)], limit_val_batches=2)
+    loops = (trainer.validate, trainer.test, trainer.validate)
+    return [loop(MeanPlace(0.1), datamodule=data, verbose=False)[0]["number"] for loop in loops]
 
 
 class Distance(Quadratic):
@@ -96,15 +91,29 @@ class TwoSets(TensorDataModule):
         return [super().val_dataloader(), DataLoader(TensorDataset(torch.ones_like(c), c))]
 
 
-def test_two_processes_join_the_numbers_of_each_loader() -> None:
-    clients = quadratic_clients([1.0, 1.0], [1.0, 1.0])
+def of_two_sets() -> dict[str, float]:
     samples = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64)  # 1 and 6 on one process, 2 on the other
+    clients = quadratic_clients([1.0, 1.0], [1.0, 1.0])
     data = TwoSets(clients, val=(torch.ones(3, dtype=torch.float64), samples), eval_batch_size=1)
-    trainer = quiet_trainer(
-        max_epochs=1, devices=2, strategy="ddp_fork", callbacks=[FedAvg(2, seed=0)], num_sanity_val_steps=-1
-    )
+    options = {"devices": 2, "strategy": "ddp", "num_sanity_val_steps": -1}
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(2, seed=0)], **options)
     trainer.fit(Distance(lr=0.0), datamodule=data)  # the weight stays 0
-    assert float(trainer.callback_metrics["distance/dataloader_idx_0"]) == 3.0
-    assert float(trainer.callback_metrics["distance/dataloader_idx_1"]) == 50.0
-    # This process has not seen that sample.
-    assert float(trainer.callback_metrics["largest/dataloader_idx_1"]) == 110.0
+    return {name: float(value) for name, value in trainer.callback_metrics.items() if "dataloader" in name}
+
+
+def test_two_processes_evaluate_the_samples_of_one(tmp_path: Path) -> None:
+    def work() -> list[Any]:
+        scores = [evaluate(stage, 2, **limits) for stage, limits in LIMITS]
+        scores.append(evaluate("validate", 2, eval_batch_size=1, limit_val_batches=1))
+        return [scores, limited(), of_two_sets()]
+
+    for scores, numbers, distances in on_two_processes(work, tmp_path):
+        assert scores[:-1] == [pytest.approx(EXPECTED)] * len(LIMITS)
+        # one batch of one sample: each process keeps one, places 0 and 1
+        assert (scores[-1]["number"], scores[-1]["place"], scores[-1]["mean"]) == (2, 0.5, 0.5)
+        assert numbers == [14, 31, 14]
+        # of the largest distance one process has not seen the sample
+        assert distances == {
+            f"{name}/dataloader_idx_{loader}": value
+            for name, loader, value in (("distance", 0, 3.0), ("distance", 1, 50.0), ("largest", 1, 110.0))
+        }

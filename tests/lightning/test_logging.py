@@ -10,30 +10,14 @@ import lightning as L
 import pytest
 import torch
 from helpers.comparison import Classifier, clients_of, samples, train_centrally, train_federatedly
+from helpers.memory import Memory
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
 from torchmetrics import MeanMetric
 from torchmetrics.wrappers import BootStrapper
 
 from fl_lightning import FedAvg
 from fl_lightning._lightning.logs.client_log import LoggedMean, logged_means
-
-
-class Memory(DummyLogger):
-    """Keeps what was logged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.rows: list[tuple[int, dict[str, float]]] = []
-
-    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
-        assert step is not None
-        self.rows.append((step, dict(metrics)))
-
-    def values(self, name: str) -> list[tuple[int, float]]:
-        """Return (step, value) of every row that holds the metric."""
-        return [(step, row[name]) for step, row in self.rows if name in row]
 
 
 class Numbers(Classifier):

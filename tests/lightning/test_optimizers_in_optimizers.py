@@ -188,14 +188,3 @@ def test_a_checkpoint_has_no_option_that_a_client_has_added(tmp_path: Path) -> N
     module.trainer.save_checkpoint(tmp_path / "a.ckpt")
     [state] = torch.load(tmp_path / "a.ckpt", weights_only=True)["optimizer_states"]
     assert state["param_groups"][0].keys() == torch.optim.SGD([torch.zeros(1)]).param_groups[0].keys()
-
-
-def test_parameters_outside_of_the_module_are_an_error() -> None:
-    outside = torch.nn.Linear(3, 2).parameters()
-    with pytest.raises(
-        ValueError, match=r"SGD trains 2 tensors \(shape \(2, 3\) and others\) that Optimized does not have"
-    ):
-        fit_quadratic(FedAvg(1.0), Optimized(lambda p: torch.optim.SGD([*p, *outside], lr=1.0)), CLIENTS, 1)
-    single = torch.zeros(2, 3, requires_grad=True)
-    with pytest.raises(ValueError, match=r"1 tensor \(shape \(2, 3\)\) that"):
-        fit_quadratic(FedAvg(1.0), Optimized(lambda p: torch.optim.SGD([*p, single], lr=1.0)), CLIENTS, 1)

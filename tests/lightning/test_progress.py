@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
@@ -34,9 +35,11 @@ class Noted(TQDMProgressBar):
     def __init__(self) -> None:
         super().__init__()
         self.ends: list[tuple[float, float | None]] = []
+        self.names: list[str] = []
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.ends.append((self.train_progress_bar.n, self.train_progress_bar.total))
+        self.names.append(self.train_progress_bar.desc)
         super().on_train_epoch_end(trainer, pl_module)
 
 
@@ -48,6 +51,17 @@ def test_tqdm_fills_one_bar_a_round(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     for text in ("Round 1 of 2", r"Round 2 of 2, [\d.]+ s left"):
         assert re.search(text + r": 100%\|[^\r]*\| 8/8 [^\r]*client=3/3[^\r]*loss=", shown)
+
+
+def test_the_time_that_is_left_is_that_of_the_latest_twenty_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    # the first round takes 1000 s, the others 10 s
+    times = iter([0.0, *(1000.0 + 10 * number for number in range(23))])
+    clock = SimpleNamespace(monotonic=lambda: next(times))
+    monkeypatch.setattr("fl_lightning._lightning.logs.progress_bars.time", clock)
+    run(bar := Noted(), max_epochs=23, limit_train_batches=1, val=None)
+    # 22 rounds of 1000 s, 21 of 505 s, 3 of 1190 / 20 s, 2 and 1 of 10 s
+    lefts = {0: "", 1: ", 6.1 h left", 2: ", 2.9 h left", 20: ", 3 min left", 21: ", 20 s left", 22: ", 10 s left"}
+    assert {at: bar.names[at] for at in lefts} == {at: f"Round {at + 1} of 23{left}" for at, left in lefts.items()}
 
 
 def test_tqdm_shows_every_client(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,11 @@ import pytest
 import yaml
 from helpers.comparison import ValidatedClassifier, clients_of, samples, train_federatedly
 from helpers.forking import Forked
+from helpers.memory import Memory
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from helpers.wandb_files import read_history, read_records, values_in
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger, WandbLogger
-from lightning.pytorch.loggers.logger import DummyLogger
 
 from fl_lightning import FedAvg, FederatedCheckpoint, FedProx, TensorDataModule, WithinClientSplit
 from fl_lightning.datamodules import DigitsDataModule
@@ -182,25 +182,13 @@ def test_a_fit_that_logs_to_another_run_than_its_checkpoint_is_told(
     assert "a new run of Weights & Biases, second; the checkpoint's run is first." in caplog.text
 
 
-class Calls(DummyLogger):
-    """Records what it is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[tuple[int | None, dict[str, float]]] = []
-
-    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-        self.calls.append((step, dict(metrics)))
-
-
 def test_a_step_that_the_module_logs_is_the_step_of_its_values() -> None:
     class Steps(ValidatedClassifier):
         def on_validation_epoch_end(self) -> None:
             self.log("step", 40.0)
 
-    train_federatedly(Steps(), clients_of(8, 3), val=samples(4), logger=(logger := Calls()))
-    [(step, _)] = [(step, metrics) for step, metrics in logger.calls if "val_loss" in metrics]
-    assert step == 40
+    train_federatedly(Steps(), clients_of(8, 3), val=samples(4), logger=(memory := Memory()))
+    assert [step for step, _ in memory.values("val_loss")] == [40]
 
 
 @pytest.mark.long

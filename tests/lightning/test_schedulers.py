@@ -106,11 +106,6 @@ def test_reduce_on_plateau() -> None:
     assert [clients[0][0] for clients in rates] == pytest.approx([1.0, 1.0, 1.0, 0.1])
 
 
-def test_reduce_on_plateau_by_step_is_refused() -> None:
-    with pytest.raises(ValueError, match="interval='step'"):
-        run(Plateau([1.0], monitor="val_loss", interval="step"), val=samples(4))
-
-
 class Manual(Scheduled):
     """Steps its schedule by hand after every batch."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
+from helpers.written import assert_as_in
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import SingleDeviceStrategy
@@ -51,17 +53,6 @@ class Hooked(Quadratic):
         return [optimizer], [{"scheduler": each, "interval": "step"} for each in (replaced, cyclic, inside)]
 
 
-ALL = [
-    *("All overrides `on_before_zero_grad`", "All overrides `log`", "hook of the data module"),
-    *("callback Watching overrides `on_after_backward`", "hooks of modules are", "optimizer has step hooks"),
-    *("parameter 'w' has hooks", "parameter 'v' has hooks", "`self.scripted` is compiled", "`self.sampled` draws"),
-    *("holds a state", "All overrides `lr_scheduler_step`", "OwnSchedule is no schedule of torch's"),
-    *("CyclicLR calls a function of your own after", "ExponentialLR has another `step` or `get_lr` that is called"),
-    *("optimizer's `zero_grad` was", "OwnStrategy overrides `backward`", "OwnPrecision overrides `clip_gradients`"),
-    *("(`detect_anomaly`)", 'precision="16-mixed"'),
-]
-
-
 class ByHand(Quadratic):
     automatic_optimization = False
 
@@ -82,7 +73,7 @@ def causes(module: Any, data: Any = TensorDataModule, *others: Any, **options: A
     return found
 
 
-def test_each_cause_is_told_and_plain_steps_have_none() -> None:
+def test_each_cause_is_told_and_plain_steps_have_none(tmp_path: Path) -> None:
     scaled = OwnPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
     options = {"strategy": OwnStrategy(torch.device("cpu")), "plugins": [scaled], "detect_anomaly": True}
     hook = register_module_forward_hook(NOTHING)
@@ -91,9 +82,7 @@ def test_each_cause_is_told_and_plain_steps_have_none() -> None:
     finally:
         hook.remove()
         torch.autograd.set_detect_anomaly(False)
-    assert [text for text, cause in zip(ALL, found, strict=True) if text not in cause] == [], found
-    by_hand = causes(ByHand(0.1))
-    assert [cause.split(",")[0] for cause in by_hand] == ["ByHand optimises manually", "ByHand has 3 optimizers"]
-    [only] = causes(type("Nothing", (Quadratic,), {"configure_optimizers": NOTHING})(0.1))
-    assert "`Nothing.configure_optimizers`" in only
+    found += causes(ByHand(0.1))
+    found += causes(type("Nothing", (Quadratic,), {"configure_optimizers": NOTHING})(0.1))
+    assert_as_in(Path(__file__).with_suffix(".txt"), found, tmp_path)
     assert causes(Quadratic(0.1)) == []

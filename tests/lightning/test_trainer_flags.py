@@ -16,7 +16,6 @@ from helpers.comparison import (
     clients_of,
     samples,
     train_federatedly,
-    weights_of,
 )
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback, EarlyStopping
@@ -74,7 +73,7 @@ def test_limits_are_those_of_each_client() -> None:
         if found != expected or trainer.global_step != len(module.trained):
             wrong[str(settings)] = found
         if not module.trained:
-            assert_same_weights(weights_of(module), weights_of(Classifier()))
+            assert_same_weights(module.state_dict(), Classifier().state_dict())
     assert not wrong
 
 
@@ -117,13 +116,15 @@ def test_sanity_check_comes_before_the_first_round() -> None:
 
 
 def test_a_profiler_reports_the_training_step(tmp_path: Path) -> None:
+    seen: list[int] = []
+
     class Hooks(Counting):
-        def on_train_batch_end(self, *_: Any) -> None:
-            pass
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+            seen.append(batch_idx)
 
     class Watching(Callback):
-        def on_train_batch_start(self, *_: Any) -> None:
-            pass
+        def on_train_batch_start(self, trainer: L.Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
+            seen.append(100 + batch_idx)
 
     profiler = SimpleProfiler(str(tmp_path), "report")
     train_federatedly(Hooks(), clients_of(*SIZES), callbacks=[Watching()], profiler=profiler)
@@ -134,6 +135,7 @@ def test_a_profiler_reports_the_training_step(tmp_path: Path) -> None:
     assert {*names, "run_training_epoch", "[LightningModule]Hooks.on_train_batch_end"} <= rows.keys()
     [hook] = [name for name in rows if re.fullmatch(r"\[Callback\].*Watching\.on_train_batch_start", name)]
     assert rows[hook][2].strip() == "8"
+    assert sorted(seen) == [0, 0, 0, 1, 1, 2, 3, 4, *range(100, 108)]
     assert rows["run_training_batch"][2].strip() == "8"
 
 
@@ -160,7 +162,7 @@ def test_a_fit_goes_on_where_the_last_one_ended() -> None:
     trainer.fit(parts, datamodule=data)
     assert trainer.current_epoch == 5
     quiet_trainer(max_epochs=5, callbacks=[RADFed(3, 2, seed=0)]).fit(whole, datamodule=data)
-    assert_same_weights(weights_of(parts), weights_of(whole))
+    assert_same_weights(parts.state_dict(), whole.state_dict())
 
 
 def test_barebones(recwarn: pytest.WarningsRecorder) -> None:
@@ -169,7 +171,7 @@ def test_barebones(recwarn: pytest.WarningsRecorder) -> None:
     data = TensorDataModule(clients=clients_of(*SIZES), batch_size=4, shuffle=False)
     trainer = L.Trainer(barebones=True, max_epochs=1, accelerator="cpu", callbacks=[FedAvg(1.0, seed=0)])
     trainer.fit(module, datamodule=data)
-    assert_same_weights(weights_of(module), weights_of(plain))
+    assert_same_weights(module.state_dict(), plain.state_dict())
     assert not [str(warning.message) for warning in recwarn if "self.log" in str(warning.message)]
 
 
@@ -186,11 +188,6 @@ def test_local_steps_and_epochs(algorithm: Any, accumulate: int, batches: list[i
     trainer = train_federatedly(module, clients_of(*SIZES), algorithm=algorithm(), accumulate_grad_batches=accumulate)
     assert sorted(module.trained) == sorted(batches)
     assert (trainer.global_step, trainer.num_training_batches) == (steps, len(batches))
-
-
-def test_reloading_loaders_warns() -> None:
-    with pytest.warns(UserWarning, match="`reload_dataloaders_every_n_epochs`"):
-        run(reload_dataloaders_every_n_epochs=1)
 
 
 def test_should_stop_ends_the_fit_with_the_round() -> None:

@@ -12,7 +12,7 @@ from helpers.stacked import Module, clients_of
 from helpers.toys import Quadratic, clients_that_reach
 from torch import Tensor, nn
 
-from fl_lightning import FedAvg, FedBuff, RADFed, TensorDataModule
+from fl_lightning import FedAvg, RADFed, TensorDataModule
 from fl_lightning.testing.fits import fit
 
 
@@ -20,17 +20,6 @@ def add(module: L.LightningModule, value: float) -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.add_(value)
-
-
-@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
-def test_the_end_of_a_client_is_too_late_for_changes(executor: Any) -> None:
-    class AtClientEnd(L.Callback):
-        def on_client_end(self, trainer: Any, module: Any, result: Any) -> None:
-            add(module, 1.0)
-
-    data = TensorDataModule(clients_of((6,)), batch_size=4)
-    with pytest.raises(RuntimeError, match="`on_client_end` changed the module's weights"):
-        fit(FedAvg(1.0, executor=executor), Module(nn.Linear(6, 3)), data, 1, AtClientEnd())
 
 
 class Shifted(Quadratic):
@@ -45,27 +34,6 @@ class Shifted(Quadratic):
 
 
 DATA = TensorDataModule(clients_that_reach([[2.0], [4.0], [9.0]], [1, 1, 1]), batch_size=1)
-
-
-@pytest.mark.parametrize(
-    "make", [lambda: RADFed(redistributions=4, clients_per_round=2), lambda: FedBuff(buffer_size=3)]
-)
-def test_weights_that_change_between_fits_are_told_while_models_are_under_way(make: Any) -> None:
-    """The fit goes on at weight 1."""
-    module = Shifted()
-    trainer = fit(make(), module, DATA, 2)
-    add(module, 5.0)
-    trainer.fit_loop.max_epochs = 4
-    with pytest.warns(UserWarning, match="other weights than the last fit left"):
-        trainer.fit(module, datamodule=DATA)
-    assert float(module.w.detach()) == 1.0
-
-
-def test_a_second_fit_needs_a_module_of_the_same_size() -> None:
-    trainer = fit(FedAvg(1.0), Shifted(), DATA, 1)
-    trainer.fit_loop.max_epochs = 2
-    with pytest.raises(ValueError, match="2 values"):
-        trainer.fit(Quadratic(0.0, [1.0, 1.0]), datamodule=DATA)
 
 
 @pytest.mark.parametrize("redistributions", [1, 4])
