@@ -16,6 +16,7 @@ import lightning as L
 import pytest
 import torch
 from helpers.algorithms import Net, data
+from helpers.forking import in_child
 from helpers.full_disk import limited_files
 from helpers.toys import quiet_trainer
 from helpers.written import assert_as_in, messages
@@ -146,13 +147,7 @@ class KilledBefore(Callback):
 def test_a_kill_between_the_best_file_and_the_last_leaves_one_best_file(tmp_path: Path) -> None:
     # the number of steps grows, so that each aggregation is better; weights alone call no `on_save_checkpoint`
     options = {"save_top_k": 1, "monitor": "fed/models_sent", "mode": "max", "save_weights_only": True}
-    child = os.fork()
-    if child == 0:
-        try:
-            fit(tmp_path, 7, KilledBefore(5), **options)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert in_child(fit, tmp_path, 7, KilledBefore(5), **options) == -signal.SIGKILL
     assert len(list(tmp_path.glob("epoch=*.ckpt"))) == 2  # `last.ckpt` knows of the first one alone
     resumed = fit(tmp_path, 7, ckpt_path="last", **options)
     [best] = tmp_path.glob("epoch=*.ckpt")
@@ -190,13 +185,7 @@ class KilledWhileSaving(Callback):
 def test_a_kill_while_saving_leaves_the_round_before(
     tmp_path: Path, module: Any, step: str, calls: int, last: int | None, previous: int
 ) -> None:
-    child = os.fork()
-    if child == 0:
-        try:
-            fit(tmp_path, 4, KilledWhileSaving(module, step, calls))
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert in_child(fit, tmp_path, 4, KilledWhileSaving(module, step, calls)) == -signal.SIGKILL
     kept = {path.name: epoch_of(path) for path in tmp_path.glob("last*.ckpt")}
     assert kept == {name: epoch for name, epoch in zip(FILES, (last, previous), strict=True) if epoch is not None}
     assert torch.equal(weights(fit(tmp_path, 4, ckpt_path="last")), whole(4))

@@ -282,12 +282,13 @@ OWNED = ClientDatasetsModule([Rows("x", "y")], val=[Rows("x", "y")] * 2, test=[R
 class OwnLoader(TensorDataModule):
     """Its loader is its own."""
 
-    def __init__(self, *, shuffle: bool) -> None:
+    def __init__(self, *, shuffle: bool, number: int = 1) -> None:
         super().__init__(clients=[scores(1, 1)], val=CLIENTS)
-        self.is_shuffled = shuffle
+        self.is_shuffled, self.number = shuffle, number
 
     def val_dataloader(self) -> Any:
-        return DataLoader(TensorDataset(*map(torch.cat, zip(*CLIENTS, strict=True))), 9, shuffle=self.is_shuffled)
+        whole = TensorDataset(*map(torch.cat, zip(*CLIENTS, strict=True)))
+        return [DataLoader(whole, 9, shuffle=self.is_shuffled) for _ in range(self.number)]
 
 
 def test_a_loader_may_go_through_the_set_in_order() -> None:
@@ -347,6 +348,11 @@ class Mute(Echo):
     forward = L.LightningModule.forward
 
 
+class OfTwo(Silent):
+    def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Take batches of several loaders."""
+
+
 def unequal() -> None:
     sets = [TensorDataset(torch.zeros(2, width), torch.zeros(2)) for width in (3, 4)]
     data = ClientDatasetsModule(sets, test=sets, batch_size=2, eval_batch_size=2)
@@ -376,6 +382,7 @@ REFUSED: dict[str, Callable[[Path], Any]] = {
     "targets too many": rows(lambda x, y: (x, y.repeat(2))),
     "a scalar": rows(lambda x, y: (x, y[0])),
     "a loader in another order": lambda _: values_of(ECHO, OwnLoader(shuffle=True)),
+    "two loaders": lambda _: values_of(OfTwo(), OwnLoader(shuffle=False, number=2)),
     "samples of unequal shapes": lambda _: unequal(),
 }
 

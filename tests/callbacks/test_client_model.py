@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fl_lightning as fl
+from fl_lightning.testing.processes import on_two_processes
 
 ALGORITHMS: dict[str, Any] = {
     "FedAvg": lambda: fl.FedAvg(1.0, local_epochs=2),
@@ -48,11 +49,12 @@ def data() -> fl.TensorDataModule:
     return fl.TensorDataModule(clients, val=clients, test=clients, batch_size=3, drop_last=True)
 
 
-def fitted(name: str, folder: Path) -> tuple[L.Trainer, L.LightningModule, fl.ClientMetrics]:
+def fitted(name: str, folder: Path, **options: Any) -> tuple[L.Trainer, L.LightningModule, fl.ClientMetrics]:
     torch.manual_seed(1)
     module = Normed()
     metrics = fl.ClientMetrics()
-    trainer = quiet_trainer(max_epochs=2, callbacks=[ALGORITHMS[name](), metrics], default_root_dir=folder)
+    callbacks = [ALGORITHMS[name](), metrics]
+    trainer = quiet_trainer(max_epochs=2, callbacks=callbacks, default_root_dir=folder, **options)
     trainer.fit(module, datamodule=data())
     trainer.save_checkpoint(folder / "last.ckpt")
     return trainer, module, metrics
@@ -75,6 +77,18 @@ def test_it_scores_what_the_evaluation_of_single_clients_scores(name: str, tmp_p
         for key, value in state.items():
             assert torch.equal(again[key], value)
             assert again[key].dtype == value.dtype
+
+
+def test_two_processes_have_the_models_of_one(tmp_path: Path) -> None:
+    def work(devices: int, strategy: str) -> list[Any]:
+        trainer, module, metrics = fitted("Ditto", tmp_path, devices=devices, strategy=strategy)
+        trainer.test(module, datamodule=data(), verbose=False)
+        return [metrics.values["test"], *(fl.client_model(trainer, client) for client in range(3))]
+
+    one = work(1, "auto")
+    for two in on_two_processes(lambda: work(2, "ddp"), tmp_path):
+        assert two[0] == one[0]
+        torch.testing.assert_close(two[1:], one[1:], rtol=0, atol=1e-6)
 
 
 def test_a_client_that_trains_alone_has_what_it_learnt() -> None:

@@ -84,25 +84,26 @@ class Alone(Classifier):
         self.trainer.optimizers[0].step()
 
 
-class Plateau(Untrained):
-    """Has a schedule by steps that must know a metric."""
+class Configured(Untrained):
+    """Takes what ``configure_optimizers`` returns from a function."""
 
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-        config = {"scheduler": schedule, "monitor": "val_loss", "interval": "step"}
-        return {"optimizer": optimizer, "lr_scheduler": config}
-
-
-class Outside(Untrained):
-    """Trains tensors that it does not have."""
-
-    def __init__(self, number: int) -> None:
+    def __init__(self, make: Any) -> None:
         super().__init__()
-        self.outside = [[torch.zeros(2, 3, requires_grad=True), torch.zeros(2, requires_grad=True)][:number]]
+        self.make = make
 
     def configure_optimizers(self) -> Any:
-        return torch.optim.SGD([*self.parameters(), *self.outside[0]], lr=0.1)
+        return self.make(self)
+
+
+def sgd(module: nn.Module, *further: torch.Tensor) -> Any:
+    return torch.optim.SGD([*module.parameters(), *further], lr=0.1)
+
+
+def plateau(module: nn.Module) -> Any:
+    """Return a schedule by steps that must know a metric."""
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(sgd(module))
+    config = {"scheduler": schedule, "monitor": "val_loss", "interval": "step"}
+    return {"optimizer": schedule.optimizer, "lr_scheduler": config}
 
 
 class Unfreezes(Callback):
@@ -208,6 +209,7 @@ def tried() -> None:
     Tuner(trainer).lr_find(Classifier(), datamodule=TensorDataModule(clients=clients_of(8), batch_size=4))
 
 
+OUTSIDE = [torch.zeros(2, 3, requires_grad=True), torch.zeros(2, requires_grad=True)]
 SECONDS = timedelta(seconds=90)
 MASKED = {"model": Masked(), "datamodule": TensorDataModule(clients_of(8, 8), split=WithinClientSplit(val=0.25))}
 PLAIN = {"model": Untrained(), "datamodule": Plain()}
@@ -235,9 +237,9 @@ TOLD: dict[str, Callable[[Path], Any]] = {
     "late unfreezing": refused(BackboneFinetuning(1), module=WithBackbone(), max_epochs=2),
     "unfreezing without an end": refused(BackboneFinetuning(1), module=WithBackbone(), max_epochs=-1, max_steps=9),
     "unfreezing after the fit": fitted(BackboneFinetuning(2), module=Backboned, max_epochs=2),
-    "a plateau by step": refused(module=Plateau()),
-    "tensors of nobody": refused(module=Outside(2)),
-    "a tensor of nobody": refused(module=Outside(1)),
+    "a plateau by step": refused(module=Configured(plateau)),
+    "tensors of nobody": refused(module=Configured(lambda module: sgd(module, *OUTSIDE))),
+    "a tensor of nobody": refused(module=Configured(lambda module: sgd(module, OUTSIDE[0]))),
     "a class for a callback": refused(FedAvg),
     "a class for data": lambda _: quiet_trainer(callbacks=[FedAvg(2)]).fit(Untrained(), datamodule=TensorDataModule),
     "data of no clients": lambda _: quiet_trainer(callbacks=[FedAvg(1.0)]).fit(**PLAIN),
@@ -250,6 +252,7 @@ TOLD: dict[str, Callable[[Path], Any]] = {
     "another trainer alone": lambda _: other_fit(),
     "another trainer with a loader": lambda _: other_fit(FedAvg(2), train_dataloaders=Plain().train_dataloader()),
     "another callback": refused(pytorch_lightning.Callback()),
+    "an own one of its class": refused(type("Own", (pytorch_lightning.Callback,), {})()),
     "more clients than before": lambda folder: resumed(folder, 8, 4, 1),
     "other frozen layers than before": lambda folder: resumed(folder, 8, 4, frozen=True),
     "an older Lightning": lambda _: check_version("2.5.6"),

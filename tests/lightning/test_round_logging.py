@@ -73,12 +73,24 @@ def test_a_later_evaluation_counts_as_the_round_of_its_model(tmp_path: Path) -> 
     assert rows_of(logger.log_dir)[-1]["round"] == "2"
 
 
+class Saved(ValidatedClassifier):
+    """Has a hyperparameter."""
+
+    def __init__(self, lr: float) -> None:
+        super().__init__(lr)
+        self.save_hyperparameters()
+
+
 def test_the_settings_of_a_run_are_hyperparameters(tmp_path: Path) -> None:
     logger = CSVLogger(tmp_path)
     algorithm = FedProx(0.25, clients_per_round=2, executor="sequential", seed=7)
     data = TensorDataModule(clients_of(*SIZES), batch_size=4, split=WithinClientSplit(val=0.25, test=0.0))
     trainer = quiet_trainer(max_epochs=1, logger=logger, callbacks=[algorithm])
-    trainer.fit(ValidatedClassifier(), datamodule=data)
+    given: list[set[str]] = []
+    stock = logger.log_hyperparams
+    logger.log_hyperparams = lambda params: given.append({*params}) or stock(params)  # type: ignore[method-assign]
+    trainer.fit(Saved(0.25), datamodule=data)
+    assert given[0] == {"lr", "federated"}  # TensorBoard shows the first ones alone
     about = yaml.safe_load((Path(logger.log_dir) / "hparams.yaml").read_text())["federated"]
     settings = {"name": "FedProx", "mu": 0.25, "seed": 7, "executor": "sequential"}
     assert settings.items() <= about["algorithm"].items()
@@ -117,22 +129,6 @@ def fit_twice(folder: Path) -> None:
         trainer.fit(module, datamodule=data, ckpt_path=checkpoint)
         trainer.test(module, datamodule=data, ckpt_path="best", verbose=False)
         wandb.finish()
-
-
-@pytest.fixture(scope="module")
-def offline(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], str]:
-    """Return the files of two runs, and what was written."""
-    folder = tmp_path_factory.mktemp("offline")
-    runs = Forked(partial(fit_twice, folder), folder / "log")
-    assert runs.wait(240.0) == 0, runs.output()
-    files = [next((folder / "wandb").glob(f"offline-*/run-{name}.wandb")) for name in ("first", "second")]
-    return files, (folder / "messages").read_text()
-
-
-def sent(path: Path, kind: str) -> dict[str, Any]:
-    """Return what a run has sent as its ``config`` or ``summary``."""
-    items = [item for record in read_records(path, kind) for item in getattr(record, kind).update]
-    return values_in(items)
 
 
 class Run:
@@ -192,28 +188,28 @@ def test_a_step_that_the_module_logs_is_the_step_of_its_values() -> None:
 
 
 @pytest.mark.long
-def test_weights_and_biases_draws_over_rounds(offline: tuple[list[Path], str]) -> None:
-    [path, resumed], text = offline
+def test_weights_and_biases_draws_over_rounds_and_gets_the_test_as_a_summary(tmp_path: Path) -> None:
+    runs = Forked(partial(fit_twice, tmp_path), tmp_path / "log")
+    assert runs.wait(240.0) == 0, runs.output()
+    path, resumed = (next((tmp_path / "wandb").glob(f"offline-*/run-{name}.wandb")) for name in ("first", "second"))
+
+    def sent(kind: str) -> dict[str, Any]:
+        return values_in([item for record in read_records(path, kind) for item in getattr(record, kind).update])
+
     axes = {record.metric.name: record.metric.step_metric for record in read_records(path, "metric")}
     assert {axes[name] for name in ("val_acc", "train_loss", "fed/clients", "epoch")} == {"round"}
     rows = [row for row in read_history(path) if "val_acc" in row]
     assert [row["round"] for row in rows] == [1, 2, 3]
     # Lightning's own count is that of the optimizer steps of all clients
     assert rows[0]["trainer/global_step"] > 3
-    config = sent(path, "config")
+    config = sent("config")
     assert config["federated"]["algorithm"]["name"] == "FedAvg"
     assert config["federated"]["data"]["partitioner"]["alpha"] == 0.5
     assert config["hidden"] == [8]
-    assert 'WandbLogger(id="first", resume="allow")' in text
+    assert 'WandbLogger(id="first", resume="allow")' in (tmp_path / "messages").read_text()
     assert [row["round"] for row in read_history(resumed) if "val_acc" in row] == [4]
-
-
-@pytest.mark.long
-def test_weights_and_biases_gets_the_test_as_a_summary(offline: tuple[list[Path], str]) -> None:
-    path = offline[0][0]
     assert not [row for row in read_history(path) if "test_acc" in row]
-    summary = sent(path, "summary")
-    best = max(read_history(path), key=lambda row: row.get("val_acc", 0.0))
+    summary, best = sent("summary"), max(rows, key=lambda row: row["val_acc"])
     assert 0.0 < summary["test_acc"] <= 1.0
     assert (summary["evaluated_round"], summary["round"]) == (best["round"], 3)
 

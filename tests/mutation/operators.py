@@ -83,12 +83,9 @@ class Facts:
         for each in ast.walk(node):
             if isinstance(each, ast.AnnAssign):
                 types[ast.unparse(each.target).removeprefix("self.")] = ast.unparse(each.annotation)
-            if (
-                isinstance(each, ast.FunctionDef)
-                and each.returns
-                and "property" in map(ast.unparse, each.decorator_list)
-            ):
-                types[each.name] = ast.unparse(each.returns)
+            is_typed = isinstance(each, ast.FunctionDef) and each.returns is not None
+            if is_typed and "property" in map(ast.unparse, each.decorator_list):  # type: ignore[attr-defined]
+                types[each.name] = ast.unparse(each.returns)  # type: ignore[attr-defined]
         for name, kind in types.items():
             others = {other for other, other_kind in types.items() if other_kind == kind and other != name}
             self.alike[name] = self.alike[name] & others if name in self.alike else others
@@ -102,14 +99,13 @@ class Facts:
                     self.defaults.setdefault(node.name, set()).add(name)
 
     def _note_function(self, name: str, node: ast.FunctionDef) -> None:
-        arguments = node.args
-        positional = [*arguments.posonlyargs, *arguments.args]
-        with_default = positional[len(positional) - len(arguments.defaults) :]
-        for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-            if default is not None:
-                with_default.append(argument)
-        self.parameters.setdefault(name, set()).update(each.arg for each in [*positional, *arguments.kwonlyargs])
-        self.defaults.setdefault(name, set()).update(each.arg for each in with_default)
+        given = node.args
+        names = [each.arg for each in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+        # As many as the last parameters, `None` for those without.
+        defaults = [*given.defaults, *given.kw_defaults]
+        self.parameters.setdefault(name, set()).update(names)
+        pairs = zip(reversed(names), reversed(defaults), strict=False)
+        self.defaults.setdefault(name, set()).update(each for each, default in pairs if default is not None)
 
 
 class Collector(cst.CSTVisitor):
