@@ -89,6 +89,9 @@ def test_the_generator_of_a_gpu_is_put_back(accelerator: Accelerator) -> None:
         seeding.set_global_states(before, device)
         assert accelerator.draw() == second
     assert accelerator.draw() == first
+    with seeding.seeded(1, Stream.CLIENT, 5, device=device):
+        assert accelerator.draw() not in (first, second)
+    assert accelerator.draw() == second
 
 
 def test_what_a_client_draws_on_a_gpu_does_not_depend_on_what_was_drawn_before(accelerator: Accelerator) -> None:

@@ -20,6 +20,8 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from fl_lightning import FedAvg, FedBuff, FedDyn, Federated, PersonalParameters, RADFed, Scaffold, parts
+from fl_lightning.data import ClientDatasetsModule, TensorDataModule
+from fl_lightning.testing import fits
 from fl_lightning.testing.processes import on_two_processes
 
 CLIENTS = clients_that_reach([[2.0], [4.0]], [1, 1])
@@ -212,6 +214,23 @@ def test_a_client_with_an_invalid_loss_is_left_out() -> None:
 
     with pytest.warns(UserWarning, match=r"clients \[1\]"):
         assert fit(Federated(1.0, objective=Loss())) == 2.0
+
+
+class Asks(parts.LocalObjective):
+    """Notes the targets and the loss of a client before its training."""
+
+    def correction(self, client: Any) -> None:
+        self.found = sorted(client.targets().tolist()), client.loss()
+
+
+def test_an_objective_is_told_of_all_batches_of_a_client() -> None:
+    # five samples in batches of two: c^2 / 2 is 0, 0.5, 2, 4.5 and 8 at 0
+    optima = torch.arange(5.0, dtype=torch.float64)
+    rows = [*zip(torch.ones_like(optima), optima, strict=True)]
+    stored = TensorDataModule([(torch.ones_like(optima), optima)], batch_size=2)
+    for data in (stored, ClientDatasetsModule([rows], batch_size=2)):
+        fits.fit(Federated(1.0, objective=(objective := Asks())), Quadratic(1.0), data, 1)
+        assert objective.found == ([0.0, 1.0, 2.0, 3.0, 4.0], 3.0)
 
 
 # ---- what travels to the aggregation ----
