@@ -12,7 +12,7 @@ import pytest
 from helpers.comparison import ValidatedClassifier, clients_of, samples, train_federatedly
 from lightning.pytorch.callbacks import Callback, RichProgressBar, TQDMProgressBar
 
-from fl_lightning import FedBuff
+from fl_lightning import FedAvg, FedBuff
 
 SIZES = (8, 3, 20)  # 2, 1 and 5 batches of 4
 
@@ -43,9 +43,10 @@ class Noted(TQDMProgressBar):
         super().on_train_epoch_end(trainer, pl_module)
 
 
-def test_tqdm_fills_one_bar_a_round(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_tqdm_fills_one_bar_a_round(capsys: pytest.CaptureFixture[str], executor: Any) -> None:
     bar = Noted()
-    trainer = run(bar)
+    trainer = run(bar, algorithm=FedAvg(1.0, seed=0, executor=executor))
     assert bar.ends == [(8, 8), (8, 8)]
     assert "client" not in {**trainer.callback_metrics, **trainer.logged_metrics}
     shown = capsys.readouterr().out
