@@ -146,6 +146,17 @@ def test_auroc_averages_over_the_classes_that_occur() -> None:
     target = torch.tensor([0, 0, 2, 2])
     # log-odds of class 0: 2.3, -8.0, -2.1, 1.3: 2 of 4 pairs; of class 2: -3.0, -9.0, 1.3, -2.1: all 4. No class 1.
     assert auroc(scores, target).item() == pytest.approx((2 / 4 + 1) / 2)
+    # with three samples of class 0: 2 of 3 pairs, and all 3
+    target = torch.tensor([0, 0, 2, 0])
+    assert auroc(scores, target).item() == pytest.approx((2 / 3 + 1) / 2)
+    metric = metrics.OneVsRestAUROC("weighted", one_class=0.25)
+    assert metric(scores, target).item() == auroc(scores, target, "weighted").item() == (3 * 2 / 3 + 1) / 4
+    assert metric(scores[:2], target[:2]).item() == 0.25
+    for make in (metrics.OneVsRestAUROC, lambda *options: auroc(scores, target, *options)):
+        with pytest.raises(ValueError, match=r"`average` must be one of 'macro', 'weighted', got 'micro'"):
+            make("micro")
+        with pytest.raises(TypeError, match=r"`one_class` must be a number, .*got 'none'"):
+            make("macro", "none")
 
 
 @pytest.mark.parametrize("labels", [[1, 1, 1], []])

@@ -73,6 +73,9 @@ def test_files_of_the_package_are_found_by_their_names(tmp_path: Path) -> None:
     assert {path.parent.name for path in tables.values()} == {"tables"}
     assert "cifar_radfed" in shipped("recipe") and "cifar_fedadam" in shipped("sweep")
     assert find_file("table", "mnist_methods", tmp_path) == tables["mnist_methods"]
+    (tmp_path / "mnist_methods").mkdir()
+    assert find_file("table", "mnist_methods", tmp_path) == tables["mnist_methods"]
+    (tmp_path / "mnist_methods").rmdir()
     (tmp_path / "mnist_methods").touch()
     assert find_file("table", "mnist_methods", tmp_path) == tmp_path / "mnist_methods"
     (tmp_path / "myself.yml").touch()

@@ -13,6 +13,7 @@ from helpers.comparison import ValidatedClassifier, clients_of, samples, train_f
 from lightning.pytorch.callbacks import Callback, RichProgressBar, TQDMProgressBar
 
 from fl_lightning import FedAvg, FedBuff
+from fl_lightning.parts import PowerOfChoice
 
 SIZES = (8, 3, 20)  # 2, 1 and 5 batches of 4
 
@@ -26,7 +27,8 @@ class Shown(ValidatedClassifier):
 
 def run(bar: Callback, **options: Any) -> L.Trainer:
     settings = {"max_epochs": 2, "val": samples(4), **options}
-    return train_federatedly(Shown(), clients_of(*SIZES), callbacks=[bar], enable_progress_bar=True, **settings)
+    callbacks = [bar] if settings.setdefault("enable_progress_bar", True) else []
+    return train_federatedly(Shown(), clients_of(*SIZES), callbacks=callbacks, **settings)
 
 
 class Noted(TQDMProgressBar):
@@ -152,3 +154,10 @@ def test_an_asynchronous_rounds_bar_ends_at_the_batches_that_were_trained() -> N
 def test_a_fit_without_an_end_counts_its_rounds(capsys: pytest.CaptureFixture[str]) -> None:
     run(TQDMProgressBar(), max_epochs=-1, max_steps=9)  # 8 steps a round
     assert re.findall(r"Round [^:\r]*(?=: 100%)", capsys.readouterr().out)[-1] == "Round 2"
+
+
+def test_a_bar_of_its_own_shows_the_clients_that_are_scored(capsys: pytest.CaptureFixture[str]) -> None:
+    for shown in (True, False):
+        algorithm = FedAvg(sampler=PowerOfChoice(1, num_candidates=2), executor="sequential")
+        run(TQDMProgressBar(), algorithm=algorithm, max_epochs=1, enable_progress_bar=shown)
+        assert ("Scoring clients:   0%|          | 0/2 " in capsys.readouterr().err) == shown
