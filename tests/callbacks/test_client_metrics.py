@@ -230,19 +230,6 @@ def test_targets_of_shape_n_1_are_flattened() -> None:
     assert values_of(Silent(), data([(x, y[:, None]) for x, y in CLIENTS])) == {0: 1.0, 1: 0.0}
 
 
-def test_clients_of_samples_are_asked_for_once_an_evaluation() -> None:
-    class Counts(TensorDataModule):
-        asked = 0
-
-        def eval_client_ids(self, stage: Any) -> Any:
-            self.asked += 1
-            return super().eval_client_ids(stage)
-
-    many = Counts(clients=[scores(1, 1)], val=[scores(1, 0), scores(0, 1)] * 5, eval_batch_size=1)
-    assert values_of(ECHO, many) == {client: float(client % 2 == 0) for client in range(10)}
-    assert many.asked == 1
-
-
 class Rows(Dataset[dict[str, Tensor]]):
     """Samples as dicts: three of class 0, two recognised."""
 

@@ -214,11 +214,6 @@ class Adam(Classifier):
         return torch.optim.Adam(self.parameters(), lr=0.05)
 
 
-class Lbfgs(Classifier):
-    def configure_optimizers(self) -> Any:
-        return torch.optim.LBFGS(self.parameters(), lr=0.3, max_iter=4)
-
-
 class OutOfGrad(torch.optim.Optimizer):
     """Leaves it to the closure to switch gradients on, as Lightning's closures do."""
 
@@ -319,7 +314,6 @@ class Adversarial(pl.LightningModule):
 CASES: dict[str, tuple[type[Classifier], dict[str, Any]]] = {
     "StopIteration": (EndsEarly, {"max_epochs": 2}),
     "StopIteration, optimized by hand": (SkipsByHand, {"max_epochs": 2}),
-    "LBFGS": (Lbfgs, {}),
     "a closure that switches gradients on": (ClosureSwitchesGradientsOn, {}),
     "batches without a loss": (ReturnsNone, {}),
     "batches without a loss, two a step": (ReturnsNone, {"accumulate_grad_batches": 2}),

@@ -305,7 +305,8 @@ def test_hooks_of_clients_and_rounds_log_values_of_the_round(executor: Any) -> N
 
     memory, clients = Memory(), clients_of(3, 4, 1)
     options = {"algorithm": FedAvg(1.0, executor=executor), "callbacks": [Logs()]}
-    train_federatedly(Classifier(), clients, logger=memory, max_epochs=2, **options)
+    # one batch of each client
+    train_federatedly(Places(), clients, logger=memory, max_epochs=2, **options)
     for name in ("client_0", "client_1", "client_2", "rounds"):
         assert memory.values(name) == [(1, 1.0), (2, 2.0)]
     assert memory.values("samples") == [(1, pytest.approx(8 / 3)), (2, pytest.approx(8 / 3))]  # a mean over clients

@@ -19,6 +19,7 @@ from torchmetrics import MeanMetric
 from torchmetrics.wrappers import BootStrapper
 
 from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning._lightning.errors import describe_error
 from fl_lightning._lightning.stacks.stacked_loop import StackedLoop
 
 NOTHING: Any = lambda *args, **options: None  # noqa: E731
@@ -86,3 +87,4 @@ def test_each_cause_is_told_and_plain_steps_have_none(tmp_path: Path) -> None:
     found += causes(type("Nothing", (Quadratic,), {"configure_optimizers": NOTHING})(0.1))
     assert_as_in(Path(__file__).with_suffix(".txt"), found, tmp_path)
     assert causes(Quadratic(0.1)) == []
+    assert [describe_error(error) for error in (ValueError("one\ntwo"), KeyError())] == ["ValueError: one", "KeyError"]
