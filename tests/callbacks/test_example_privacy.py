@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fl_lightning as fl
+from fl_lightning.data import ClientRotation
 from fl_lightning.parts import LocalObjective, Term, UniformSampler
 from fl_lightning.parts.exchanges.privacy.accounting import Mechanism, epsilon_of
+from fl_lightning.testing import fits
 
 NO_NOISE: dict[str, Any] = {"noise_multiplier": 0.0, "delta": 1e-5}
 
@@ -256,6 +258,12 @@ def private(*callbacks: Any, module: Any = ValidatedClassifier, **trainer: Any) 
     return lambda _: fit(module(), clients_of(4, 4), privacy, *callbacks, batch_size=2, **trainer)
 
 
+def on(**data: Any) -> Callable[[Path], Any]:
+    datamodule = fl.TensorDataModule(clients_of(4, 4), batch_size=2, **data)
+    privacy = fl.ExamplePrivacy(1.0, **NO_NOISE)
+    return lambda _: fits.fit(fl.FedAvg(1.0), ValidatedClassifier(), datamodule, 1, privacy)
+
+
 class Other(fl.ExamplePrivacy):
     """Of a class of a user's own."""
 
@@ -286,6 +294,8 @@ REFUSED: dict[str, Callable[[Path], Any]] = {
     "two batches a step": private(fl.FedAvg(1.0), accumulate_grad_batches=2),
     "one batch of each client": private(fl.FedAvg(1.0), limit_train_batches=1),
     "half of the batches": private(fl.FedAvg(1.0), limit_train_batches=0.5),
+    "samples that change": on(changes=ClientRotation(1)),
+    "a sampler of samples": on(sampler=lambda client, dataset, generator: range(2)),
     "two steps a batch": private(fl.FedAvg(1.0), module=SteppingTwice),
     "buffers": private(fl.FedAvg(1.0), module=KeepingMeans),
     "no algorithm": private(),

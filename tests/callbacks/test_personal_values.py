@@ -18,6 +18,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from torch import Tensor, nn
 
 import fl_lightning as fl
+from fl_lightning.data import ClientDatasetsModule
 
 OPTIMA = [4.0, -1.0]
 
@@ -142,6 +143,32 @@ def test_scores_that_the_module_does_not_return_are_refused() -> None:
     assert values_of(OwnHead(1.0, True), data()) == {0: 2.0, 1: -0.5}
     with pytest.raises(ValueError, match="step returned other `preds` than the module's `forward`"):
         values_of(OwnHead(2.0, True), data())
+
+
+class OfTwo(OwnHead):
+    """Takes two inputs, in a list or by name."""
+
+    def forward(self, x: Any) -> Tensor:
+        return super().forward(x[0])
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return super().training_step((batch[0][0], batch[1]), batch_idx)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor] | None:
+        return None if isinstance(batch, list) else {"preds": super().forward(batch["a"]), "target": batch["label"]}
+
+
+def of_two(*rows: Any) -> ClientDatasetsModule:
+    return ClientDatasetsModule([[rows[0]]], val=[[*rows]], batch_size=None, eval_batch_size=2)
+
+
+def test_own_models_need_one_input() -> None:
+    one, y, shown = torch.ones(()), torch.tensor(0), r"<Tensor of shape \(2,\)>"
+    with pytest.raises(TypeError, match=rf"inputs must be a tensor .* counts the 2 samples, got \[{shown}"):
+        values_of(OfTwo(), of_two(*[((one, one), y)] * 3))
+    trainer = quiet_trainer(callbacks=[personal(), fl.ClientMetrics(head_of, "head")])
+    with pytest.raises(TypeError, match=rf"a batch must be \(input, .*, target\).*, got {{'a': {shown}, 'b'"):
+        trainer.validate(OfTwo(), of_two(*[{"a": one, "b": one, "label": y}] * 3), verbose=False)
 
 
 @pytest.mark.parametrize("always", [False, True])
