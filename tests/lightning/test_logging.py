@@ -305,13 +305,22 @@ def test_hooks_of_clients_and_rounds_log_values_of_the_round(executor: Any) -> N
 
     memory, clients = Memory(), clients_of(3, 4, 1)
     options = {"algorithm": FedAvg(1.0, executor=executor), "callbacks": [Logs()]}
-    # one batch of each client
-    train_federatedly(Places(), clients, logger=memory, max_epochs=2, **options)
+    train_federatedly(Classifier(), clients, logger=memory, max_epochs=2, **options)
     for name in ("client_0", "client_1", "client_2", "rounds"):
         assert memory.values(name) == [(1, 1.0), (2, 2.0)]
     assert memory.values("samples") == [(1, pytest.approx(8 / 3)), (2, pytest.approx(8 / 3))]  # a mean over clients
     assert memory.values("all_samples") == [(1, 8.0), (2, 8.0)]
     assert memory.values("last") == [(1, 7.0), (2, 7.0)]
+
+
+def test_a_stack_of_single_batches_logs_their_mean() -> None:
+    class OfEpoch(Numbers):
+        def record(self, value: Tensor, batch_idx: int) -> None:
+            self.log("mean", value, on_step=False, on_epoch=True)
+
+    algorithm = FedAvg(1.0, executor="vectorized")
+    trainer = train_federatedly(OfEpoch(), [numbers(1.0), numbers(4.0)], algorithm=algorithm)
+    assert (number(trainer, "mean"), trainer.fit_loop.executor.cause) == (2.5, None)  # type: ignore[attr-defined]
 
 
 class OwnMean(MeanMetric):
