@@ -120,22 +120,13 @@ def test_a_vector_of_another_length_or_with_nan_is_refused_and_the_round_discard
     assert module.w.tolist() == [0.5]
 
 
-class Received(Callback):
-    """Notes the types of the models that clients receive."""
-
-    def __init__(self) -> None:
-        self.dtypes: set[torch.dtype] = set()
-
-    def on_client_start(self, trainer: Any, pl_module: Any, client: Any) -> None:
-        self.dtypes.add(client.received.dtype)
-
-
 @pytest.mark.parametrize("name", RETURNING)
 def test_the_server_keeps_its_type_whatever_a_part_returns(name: str) -> None:
     module, clients = Quadratic(1.0, [0.0]).float(), [(a.float(), c.float()) for a, c in CLIENTS]
-    callback, received = RETURNING[name](lambda vector: vector.double()), Received()
+    callback, dtypes, received = RETURNING[name](lambda vector: vector.double()), set(), Callback()
+    received.on_client_start = lambda trainer, module, client: dtypes.add(client.received.dtype)  # type: ignore[attr-defined]
     assert float(fit_quadratic(callback, module, clients, 2, received)) == 3.0
-    assert received.dtypes == {torch.float32}
+    assert dtypes == {torch.float32}
     assert callback.algorithm.server.model.dtype == callback.algorithm.run.shown.dtype == torch.float32
 
 

@@ -70,11 +70,7 @@ def signal_some(trials: Trials, signum: int, both: bool) -> Outcomes:
 
 KINDS: dict[str, tuple[Callable[[Trials], Outcomes], int, str]] = {
     "kills": (kill_all, 100, "SIGKILLs of a whole job at random moments"),
-    "signals": (
-        partial(signal_some, signum=signal.SIGTERM, both=True),
-        20,
-        "SIGTERMs of one of two processes, or both",
-    ),
+    "signals": (partial(signal_some, signum=signal.SIGTERM, both=True), 20, "SIGTERMs of one or two processes"),
     "ranks": (partial(signal_some, signum=signal.SIGKILL, both=False), 20, "SIGKILLs of one of two processes"),
 }
 

@@ -206,12 +206,7 @@ class Stopped(Callback):
     ],
 )
 def test_a_signal_says_how_to_resume(
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    stop: Callable[[], None],
-    error: type[BaseException],
-    kept: bool,
-    hint: str,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, stop: Any, error: Any, kept: bool, hint: str
 ) -> None:
     callbacks = [Stopped(stop), FederatedCheckpoint(tmp_path)][: 1 + kept]
     with caplog.at_level("INFO"), pytest.raises(error) as end:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import pytest
 import torch
 from helpers.stacked import Module, clients_of
@@ -16,12 +15,6 @@ from fl_lightning import FedAvg, RADFed, TensorDataModule
 from fl_lightning.testing.fits import fit
 
 
-def add(module: L.LightningModule, value: float) -> None:
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.add_(value)
-
-
 class Shifted(Quadratic):
     """Has the learning rate 0 and the weight 1, to which it adds something when a fit begins."""
 
@@ -30,7 +23,7 @@ class Shifted(Quadratic):
         self.shift = shift
 
     def on_fit_start(self) -> None:
-        add(self, self.shift)
+        self.w.data += self.shift
 
 
 DATA = TensorDataModule(clients_that_reach([[2.0], [4.0], [9.0]], [1, 1, 1]), batch_size=1)
