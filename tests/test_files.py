@@ -65,13 +65,24 @@ def test_a_file_of_other_content_is_replaced_if_that_is_asked_for(tmp_path: Path
     assert path.read_bytes() == b"second"
 
 
-def test_a_linked_file_is_made_once(tmp_path: Path) -> None:
+def test_a_linked_file_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     with files.linked_file(path) as temporary:
         temporary.write_text("first")
     with pytest.raises(FileExistsError), files.linked_file(path) as temporary:
         temporary.write_text("second")
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("file", "first")]
+    stock = os.link
+
+    def twice(*paths: Path) -> None:
+        """Link as NFS does when an answer was lost."""
+        stock(*paths)
+        stock(*paths)
+
+    monkeypatch.setattr(os, "link", twice)
+    with files.linked_file(tmp_path / "other") as temporary:
+        temporary.write_text("third")
+    assert (tmp_path / "other").read_text() == "third"
 
 
 def test_whole_files_and_their_checksums(tmp_path: Path) -> None:

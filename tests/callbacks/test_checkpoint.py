@@ -223,6 +223,7 @@ TOLD: dict[str, Callable[[Path], Any]] = {
     "a folder that cannot be made": lambda _: fit(Path("/proc/nope"), 1, NeverStarts()),
     "two damaged files": two_damaged,
     "a full disk": full,
+    "a folder of another run": lambda folder: [fit(folder, 3, save_top_k=1) for _ in range(2)],
     "no file": lambda folder: fit(folder, 1, ckpt_path=folder / "none.ckpt"),
     "an accuracy": lambda _: FederatedCheckpoint(monitor="val_acc_clients"),
     "a loss": lambda _: FederatedCheckpoint(monitor="val_loss"),

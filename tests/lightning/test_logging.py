@@ -323,6 +323,22 @@ def test_a_stack_of_single_batches_logs_their_mean() -> None:
     assert (number(trainer, "mean"), trainer.fit_loop.executor.cause) == (2.5, None)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize(("executor", "how"), [("sequential", "one after the other"), ("vectorized", "in stacks")])
+def test_what_a_metric_object_returns_for_a_batch_is_logged(executor: Any, how: str) -> None:
+    class Returned(Numbers):
+        def __init__(self) -> None:
+            super().__init__()
+            self.metric = MeanMetric()
+
+        def record(self, value: Tensor, batch_idx: int) -> None:
+            self.log("returned", self.metric(value), on_step=True, on_epoch=True)
+
+    options: dict[str, Any] = {"logger": (memory := Memory()), "log_every_n_steps": 1, "batch_size": 2}
+    trainer = train_federatedly(Returned(), CLIENTS, algorithm=FedAvg(1.0, executor=executor), **options)
+    assert sorted(value for _, value in memory.values("returned_step")) == sorted(BATCH_MEANS)
+    assert (number(trainer, "returned_epoch"), trainer.fit_loop.executor.describe()) == (31 / 8, how)  # type: ignore[attr-defined]
+
+
 class OwnMean(MeanMetric):
     """A metric object of a user's own."""
 
