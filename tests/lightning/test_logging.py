@@ -328,14 +328,18 @@ def test_what_a_metric_object_returns_for_a_batch_is_logged(executor: Any, how: 
     class Returned(Numbers):
         def __init__(self) -> None:
             super().__init__()
-            self.metric = MeanMetric()
+            self.metric, self.other = MeanMetric(), MeanMetric()
 
         def record(self, value: Tensor, batch_idx: int) -> None:
             self.log("returned", self.metric(value), on_step=True, on_epoch=True)
+            self.other(value)
+            self.log("object", self.other, on_step=True, on_epoch=True)
 
     options: dict[str, Any] = {"logger": (memory := Memory()), "log_every_n_steps": 1, "batch_size": 2}
     trainer = train_federatedly(Returned(), CLIENTS, algorithm=FedAvg(1.0, executor=executor), **options)
-    assert sorted(value for _, value in memory.values("returned_step")) == sorted(BATCH_MEANS)
+    for name in ("returned_step", "object_step"):
+        assert sorted(value for _, value in memory.values(name)) == sorted(BATCH_MEANS)
+    assert number(trainer, "object_epoch") == pytest.approx(24 / 5)  # it weights batches alike
     assert (number(trainer, "returned_epoch"), trainer.fit_loop.executor.describe()) == (31 / 8, how)  # type: ignore[attr-defined]
 
 
