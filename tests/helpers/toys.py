@@ -36,6 +36,32 @@ class Quadratic(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=self.lr)
 
 
+class Watched(L.LightningModule):
+    """A linear layer that keeps the inputs which the steps of each stage get."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.Linear(features, classes)
+        self.seen: dict[str, list[Tensor]] = {"training": [], "validation": [], "test": [], "predict": []}
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.seen["training"].append(batch[0])
+        return nn.functional.cross_entropy(self.layer(batch[0].flatten(1)), batch[1])
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.seen["validation"].append(batch[0])
+
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.seen["test"].append(batch[0])
+
+    def predict_step(self, batch: Any, batch_idx: int) -> None:
+        self.seen["predict"].append(batch[0])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
 def quadratic_clients(a: list[float], c: list[float], sizes: list[int] | None = None) -> list[tuple[Tensor, Tensor]]:
     """Return one client per (a_k, c_k), with n_k equal samples."""
     sizes = sizes or [1] * len(a)
