@@ -118,7 +118,8 @@ class Partition:
         # pyarrow raises exceptions of many kinds for a damaged file.
         except Exception as error:
             raise ValueError(
-                f"{path} is not a partition of version {_VERSION} that `Partition.save` has written: {error}."
+                f"{path} is not a partition of version {_VERSION} that `Partition.save` has written: "
+                f"{str(error).removesuffix('.')}."
             ) from error
 
     def _header(self) -> dict[str, Any]:

@@ -2,40 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
 from helpers.examples import example
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 import fl_lightning as fl
-from fl_lightning import parts
-from fl_lightning.data import Changes, ClassArrival, ClientRotation, LabelFlipping
+from fl_lightning.data import ClassArrival, ClientRotation
+from fl_lightning.models import LogisticRegressionClassifier
 from fl_lightning.testing.check_part import PartChecks
 from fl_lightning.testing.fits import BodyAndHead, fit, six_clients
 
 LR = 0.3
 Client = tuple[Tensor, Tensor]
-
-
-class Linear(L.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 3, bias=False).double()
-        nn.init.constant_(self.layer.weight, 0.1)
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return F.cross_entropy(self.layer(batch[0]), batch[1])
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=LR)
 
 
 def clients_with(classes: Sequence[Sequence[int]], seed: int = 0) -> list[Client]:
@@ -49,7 +35,7 @@ CLIENTS = clients_with([[0, 1, 1, 2], [0, 0, 2], [2, 1, 1, 1, 1]])
 
 def averaged(rounds: Sequence[Sequence[Client | None]]) -> Tensor:
     """Return FedAvg's weights after full-batch steps on each round's samples, weighted by their numbers."""
-    w = torch.full((3, 4), 0.1, dtype=torch.float64)
+    w = torch.zeros(3, 4, dtype=torch.float64)
     for clients in rounds:
         moved, total = torch.zeros_like(w), 0
         for x, y in filter(None, clients):
@@ -68,9 +54,9 @@ def only(client: Client, classes: Sequence[int]) -> Client | None:
 
 
 def trained(data: fl.FederatedDataModule, rounds: int, callback: fl.AggregationCallback | None = None) -> Tensor:
-    module = Linear()
+    module = LogisticRegressionClassifier(4, 3, LR, bias=False).double()
     fit(callback or fl.FedAvg(1.0), module, data, rounds)
-    return module.layer.weight.detach()
+    return module.weight.detach()
 
 
 @pytest.mark.parametrize(
@@ -149,63 +135,3 @@ def test_processes_that_make_batches_ahead_have_the_samples_of_the_round() -> No
     for data, module in zip(makers, modules, strict=True):
         fit(fl.FedAvg(2, seed=1), module, data, 2)
     assert torch.equal(modules[0].head.weight, modules[1].head.weight)
-
-
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (fl.FedAsync, r"changes.*got ClassArrival\(.*with Asynchronous\("),
-        (fl.DiLoCo, r"continue_epochs.*got ClassArrival\("),
-        (lambda: fl.FedAvg(1.0, partial="stale"), "weighting"),
-        (lambda: fl.FedDyn(0.1), "scale_alpha"),
-        (lambda: fl.FedAvg(sampler=parts.Oort(2, fl.VirtualClock(work="samples"))), "work"),
-        (
-            lambda: fl.FedAvg(sampler=parts.PowerOfChoice(1, 2)),
-            r"sampler.* PowerOfChoice\(.* in round 1: .*client 2 has",
-        ),
-        (lambda: fl.FedAvgFineTuned(1.0, every=1), "changes"),
-        (
-            lambda: fl.FedAvg(
-                1.0,
-                exchange=parts.DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-3),
-                weighting="uniform",
-                buffers="server",
-            ),
-            "changes",
-        ),
-    ],
-)
-def test_what_counts_on_samples_that_stay_raises_an_error(make: Callable[[], Any], name: str) -> None:
-    # client 2 has no sample of the first class
-    data = fl.TensorDataModule(CLIENTS, batch_size=2, changes=ClassArrival(2))
-    with pytest.raises(ValueError, match=name):
-        trained(data, 1, make())
-
-
-@pytest.mark.parametrize("options", [{"standardize": "local"}, {"impute": "local"}, {}])
-def test_what_is_done_to_a_client_s_samples_raises_an_error(options: dict[str, Any]) -> None:
-    data = fl.TensorDataModule(CLIENTS, changes=ClientRotation(2), **options)
-    if not options:
-        data.poison_with(LabelFlipping([0], 3))
-    name = "|".join(options) or "poison_with"
-    with pytest.raises(ValueError, match=rf"`changes` .* with `{name}.*; got ClientRotation\(every=2\)"):
-        data.setup()
-
-
-class Wrong(Changes):
-    """Returns what it is told."""
-
-    def __init__(self, held: Any) -> None:
-        self.every, self.held = 1, held
-
-    def samples(self, stage: int, clients: Sequence[np.ndarray], labels: Any) -> Any:
-        return self.held
-
-
-@pytest.mark.parametrize(
-    ("held", "shown"),
-    [([[0], [0], []], "2 indices of 3"), ([[0], [1]], "2 indices of 2"), ([[0, 1], [99], []], "3 ind")],
-)
-def test_samples_must_be_distinct_training_samples_of_each_client(held: Any, shown: str) -> None:
-    with pytest.raises(ValueError, match=rf"Wrong\.samples.* of the 3 clients.* stage 0 it returned {shown}"):
-        trained(fl.TensorDataModule(CLIENTS, changes=Wrong(held)), 1)

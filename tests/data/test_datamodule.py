@@ -3,13 +3,11 @@ from __future__ import annotations
 from itertools import chain
 from pathlib import Path
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
-from helpers.toys import quiet_trainer
+from helpers.toys import Watched, quiet_trainer
 from helpers.written import assert_as_in
-from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from fl_lightning import FedAvg, FederatedDataModule
@@ -63,31 +61,6 @@ class Listed(FederatedDataModule):
 
     def load(self) -> Source:
         return Source(Pairs(), None, collate_fn=lambda samples: [sample["index"] for sample in samples])
-
-
-class Linear(L.LightningModule):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer = nn.Linear(2, 2)
-        self.stages: dict[str, list[float]] = {"training": [], "validation": [], "test": [], "predict": []}
-
-    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        x, y = batch
-        self.stages["training"] += x[:, 0].tolist()
-        return nn.functional.cross_entropy(self.layer(x / 100), y)
-
-    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
-        self.stages["validation"] += batch[0][:, 0].tolist()
-
-    def test_step(self, batch: list[Tensor], batch_idx: int) -> None:
-        self.stages["test"] += batch[0][:, 0].tolist()
-
-    def predict_step(self, batch: list[Tensor], batch_idx: int) -> None:
-        self.stages["predict"] += batch[0][:, 0].tolist()
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 def ready(data: FederatedDataModule) -> FederatedDataModule:
@@ -174,24 +147,18 @@ def test_all_that_is_told_of_clients(tmp_path: Path) -> None:
     left_over = ready(Rows(DirichletPartitioner(11, 1.0), split=WithinClientSplit(0.0, 0.0)))
     told = [
         *(str(data), data.describe_clients(), repr(data.describe_unused())),
-        f"{data.present_class_names} {list(data.statistics().rows().values())}",
+        f"{data.present_class_names}\n{data.statistics()}",
         # Clients of a set stand together, the largest first.
         f"{plot.table.to_dict('tight')} {[text.get_text() for text in plot.axes.texts]}",
         *(named.describe_clients(), str([tick.get_text() for tick in named.plot().axes.get_xticklabels()])),
         f"{left_over.num_unused}: {left_over.describe_unused()} {list(left_over.plot().axes.texts)}",
         ready(OfWriters(lambda labels: [range(6)])).describe_clients(),
+        ready(OfWriters(lambda labels: [range(4)])).describe_unused(),
     ]
     assert_as_in(Path(__file__).with_suffix(".txt"), told, tmp_path)
 
 
 # ---- standardisation ----
-
-
-def test_standardization_needs_floating_point_tensors():
-    with pytest.raises(ValueError, match=r"`standardize='global'`.*torch.int64 of shape \(12, 2\)"):
-        rows(standardize="global", dtype=torch.int64)
-    with pytest.raises(ValueError, match="rows of tensors"):
-        ready(Listed(FixedPartitioner(), split=FixedSplit(), standardize="local"))
 
 
 # ---- replaced inputs ----
@@ -228,15 +195,15 @@ def test_replaced_inputs_are_served_until_the_stage_ends():
 
 @pytest.mark.parametrize("callbacks", [[], [FedAvg(clients_per_round=2, seed=0)]])
 def test_a_trainer_trains_centrally_without_an_aggregation_callback_and_federatedly_with_one(callbacks):
-    data, module = Rows(FixedPartitioner()), Linear()
+    data, module = Rows(FixedPartitioner()), Watched(2, 2)
     fit = quiet_trainer(callbacks=callbacks, max_epochs=2, num_sanity_val_steps=0)
     fit.fit(module, datamodule=data)
     fit.test(module, datamodule=data, verbose=False)
     fit.predict(module, datamodule=data)
     assert data.loads == 1
-    assert sorted(module.stages["training"]) == sorted([0, 5, 7, 10, 11] * 2)
-    assert module.stages["validation"] == [1, 2, 3, 8, 9] * 2
-    assert module.stages["test"] == module.stages["predict"] == [4, 6]
+    seen = {stage: torch.cat(inputs)[:, 0].tolist() for stage, inputs in module.seen.items()}
+    assert sorted(seen.pop("training")) == sorted([0, 5, 7, 10, 11] * 2)
+    assert seen == {"validation": [1, 2, 3, 8, 9] * 2, "test": [4, 6], "predict": [4, 6]}
 
 
 # ---- errors ----
@@ -247,7 +214,7 @@ def test_a_trainer_that_tests_without_test_samples_says_so(
     without: str, is_told: bool, recwarn: pytest.WarningsRecorder
 ) -> None:
     data = Rows(FixedPartitioner(), split=FixedSplit(**{without: ()}))
-    quiet_trainer().test(Linear(), datamodule=data, verbose=False)
+    quiet_trainer().test(Watched(2, 2), datamodule=data, verbose=False)
     assert any("no test samples" in str(warning.message) for warning in recwarn) == is_told
 
 
@@ -255,11 +222,6 @@ def test_before_setup_nothing_is_known_of_clients():
     for name in ("num_clients", "client_ids", "client_sizes", "partition", "labels", "class_names"):
         with pytest.raises(RuntimeError, match=r"clients of Rows are known after `setup\(\)`"):
             getattr(Rows(FixedPartitioner()), name)
-
-
-def test_a_partitioner_is_needed():
-    with pytest.raises(ValueError, match=r"Rows has no `partitioner`.*IIDPartitioner\(num_clients=100\)"):
-        ready(Rows())
 
 
 def test_a_split_without_training_clients_is_refused() -> None:

@@ -100,19 +100,6 @@ def test_central_training_draws_each_clients_samples_in_its_way() -> None:
     assert first != second != sorted(second)
 
 
-def test_what_is_no_order_of_the_clients_samples_is_refused() -> None:
-    for sampler, shown in (
-        (lambda k, d, g: range(len(d) - 1), r"7: \[0, 1, 2, 3, "),
-        (lambda k, d, g: iter(lambda: 0, 1), r"9: \[0, 0"),
-        (lambda k, d, g: [8] + [0] * 7, r"8: \[8, 0"),
-        (lambda k, d, g: [-1] + [0] * 7, r"8: \[-1, 0"),
-        (lambda k, d, g: [0.5] * 8, r"8: \[0\.5"),
-    ):
-        data = TensorDataModule(clients=CLIENTS[:1], batch_size=4, sampler=sampler)
-        with pytest.raises(ValueError, match=f"`sampler` .* client 0 has samples, 8, from 0 to 7, got {shown}"):
-            quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(Quadratic(0.1), datamodule=data)
-
-
 # ---- transforms ----
 
 Sample = namedtuple("Sample", "x y")
@@ -148,11 +135,10 @@ def test_a_transform_gets_the_first_of_several_or_the_whole_sample() -> None:
 # ---- in a federated fit ----
 
 HOOKS: dict[str, dict[str, Any]] = {
-    "drop_last": {"drop_last": True},
-    "sampler": {"sampler": balanced},
-    "transform": {"train_transform": lambda x: x * (1 + torch.rand(()))},
-    "sampler of numpy": {
-        "sampler": lambda client, dataset, generator: np.random.randint(len(dataset), size=len(dataset))
+    "rows": {"drop_last": True, "sampler": balanced},
+    "samples": {
+        "train_transform": lambda x: x * (1 + torch.rand(())),
+        "sampler": lambda client, dataset, generator: np.random.randint(len(dataset), size=len(dataset)),
     },
 }
 

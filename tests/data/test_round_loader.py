@@ -59,7 +59,7 @@ def sets_of(kind: Any = Points) -> list[Any]:
     return [kind(6 + 3 * place, place) for place in range(3)]
 
 
-@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"batch_size": None}, {"shuffle": False}])
+@pytest.mark.parametrize("options", [{}, {"drop_last": True, "shuffle": False}, {"batch_size": None}])
 def test_processes_give_the_same_weights(options: dict[str, Any]) -> None:
     """Order, dropout and the number of batches do not depend on them."""
     expected = fit(sets_of(), **options)

@@ -1,12 +1,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
-import torch
-from torch.utils.data import TensorDataset
 
 from fl_lightning.data import ClientSplit, FederatedSplit, SampleSplit, WithinClientSplit
-from fl_lightning.datamodules import TorchDatasetDataModule
 from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner, Partition
 
 LABELS = np.arange(1000) % 10
@@ -141,30 +137,6 @@ def test_small_clients_train_and_do_not_evaluate() -> None:
     assert {client: len(indices) for client, indices in split.test.items()} == {1: 1, 2: 6}
 
 
-def test_shares_that_hold_out_nothing_are_a_warning() -> None:
-    for split, message in [
-        # a tenth of 2 samples is 0.2, rounded down to none
-        (
-            WithinClientSplit(val=0.1, test=0.1),
-            r"^WithinClientSplit\(val=0.1, test=0.1, seed=0\) holds out nothing: the largest client has 2 samples",
-        ),
-        (WithinClientSplit(val=0.5, test=0.1), "holds out nothing for `test`: the largest client has 2 samples"),
-        # 0.01 x 20 is 0.2, rounded to none
-        (SampleSplit(val=0.01, test=0.5), "holds out nothing for `val`: there are 20 samples"),
-    ]:
-        with pytest.warns(UserWarning, match=message):
-            split.apply(20, IIDPartitioner(10))
-
-
-def test_an_official_test_part_must_exist() -> None:
-    for test_indices, message in [
-        (None, "`test` is 'official'.*a fraction such as 0.1"),
-        (np.array([0, 1000]), r"`test_indices` must be from 0 to 999, .* got 0 to 1000\."),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            SampleSplit(test="official").apply(LABELS, IIDPartitioner(4), test_indices)
-
-
 def test_every_other_fold_validates_in_turn() -> None:
     partitioner = IIDPartitioner(12)
     splits = [ClientSplit(fold=1, seed=3, val_fold=fold).apply(24, partitioner) for fold in (0, 2, 3, 4)]
@@ -177,13 +149,3 @@ def test_every_other_fold_validates_in_turn() -> None:
     # without a fold of its own, as many as fold 0 has
     assert set(ClientSplit(fold=1, seed=3).apply(24, partitioner).val) == set(splits[0].val)
     assert set(ClientSplit(fold=0, seed=3, val_fold=1).apply(24, partitioner).val) == test
-
-
-def test_stratify_needs_classes() -> None:
-    """Targets of a regression are no classes; the split was drawn as without ``stratify``."""
-    targets = torch.linspace(0, 1, 40)
-    data = TorchDatasetDataModule(
-        TensorDataset(targets[:, None], targets), IIDPartitioner(4), split=SampleSplit(stratify=True)
-    )
-    with pytest.raises(ValueError, match=r"`stratify=True` .* no classes were found\. Leave it out.*`np\.digitize"):
-        data.setup()

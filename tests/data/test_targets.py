@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from fl_lightning import TensorDataModule
-from fl_lightning.data import Backdoor, LabelFlipping, WithinClientSplit, find_targets
+from fl_lightning.data import LabelFlipping, WithinClientSplit, find_targets
 from fl_lightning.datamodules import TorchDatasetDataModule
 from fl_lightning.partitioners import DirichletPartitioner
 
@@ -96,8 +96,6 @@ def test_targets_that_a_transform_of_pairs_may_change_are_asked_for() -> None:
     digits = Digits([4, 1, 2, 3], None)
     digits.transforms = lambda x, y: (x, y % 2)  # type: ignore[attr-defined]
     assert find_targets(digits) is None
-    with pytest.raises(ValueError, match="`targets=`"):
-        TorchDatasetDataModule(digits, DirichletPartitioner(2, 1.0), split=ALL).setup()
 
 
 def test_labels_are_flipped_in_the_target() -> None:
@@ -108,39 +106,3 @@ def test_labels_are_flipped_in_the_target() -> None:
     weighted.poison_with(LabelFlipping([0], num_classes=2))
     assert [part.flatten().tolist() for part in batch_of(weighted)[1:]] == [(Y == 0).tolist(), WEIGHTS.tolist()]
     assert Y.tolist() == [0, 1, 2, 0, 1, 2]  # the user's own tensors stay
-
-
-@pytest.mark.parametrize("target", [WEIGHTS, torch.nn.functional.one_hot(Y, 3)])
-@pytest.mark.parametrize("poison", [LabelFlipping([0], num_classes=3), Backdoor([0], size=2)])
-def test_a_poison_needs_classes(target: Tensor, poison: Any) -> None:
-    data = TensorDataModule([(X, Y, target)], target=2)
-    data.poison_with(poison)
-    with pytest.raises(ValueError, match=rf"targets must be classes for {type(poison).__name__}"):
-        data.setup()
-
-
-def test_the_target_of_three_tensors_is_asked_for_where_it_is_read() -> None:
-    poisoned = TensorDataModule([(X, Y, MASK)])
-    poisoned.poison_with(LabelFlipping([0], num_classes=3))
-    with pytest.raises(TypeError, match="`target=1`"):
-        poisoned.setup()
-    by_class = TorchDatasetDataModule(TensorDataset(X, Y, MASK), DirichletPartitioner(2, 1.0), split=ALL)
-    with pytest.raises(ValueError, match="`target=`"):
-        by_class.setup()
-    trained = TensorDataModule([(X, Y, MASK)], batch_size=None)
-    assert [part.tolist() for part in batch_of(trained)[1:]] == [Y.tolist(), MASK.tolist()]  # nobody reads it
-
-
-@pytest.mark.parametrize("batch", [X, [X]])
-def test_inputs_alone_are_not_their_own_target(batch: Any) -> None:
-    data = TensorDataModule([(X, Y)])
-    data.setup()
-    with pytest.raises(TypeError, match="got"):
-        data.outputs_and_targets(batch, None)
-
-
-def test_a_place_outside_of_the_batch_is_named() -> None:
-    data = TensorDataModule([(X, Y)], target=2)
-    data.setup()
-    with pytest.raises(TypeError, match=r"`target`.*2, got 2"):
-        data.outputs_and_targets((X, Y), None)

@@ -123,6 +123,9 @@ def test_a_missing_file_is_downloaded_once(folder, monkeypatch):
     monkeypatch.setattr(torch.hub, "download_url_to_file", download)
     for _ in range(2):
         assert len(ready(folder).labels) == 18
+    path.rename(path.with_suffix(".zip"))
+    (folder / "covertype" / "covtype.data").write_text(text())
+    assert len(ready(folder).labels) == 18
     assert len(calls) == 1
 
 

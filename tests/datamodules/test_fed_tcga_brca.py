@@ -19,13 +19,16 @@ def sizes(data: FedTCGABRCADataModule) -> dict[str, list[int]]:
 def test_both_layouts_are_one_federation(tmp_path: Path) -> None:
     path = write_fed_tcga_brca(tmp_path)
     split = pd.read_csv(tmp_path / "dataset_creation_scripts" / "train_test_split.csv")
-    joined = pd.read_csv(path).assign(region=split["fold2"].str[-1].astype(int), fold=split["fold"])
+    patients = pd.read_csv(path)
+    joined = patients.assign(region=split["fold2"].str[-1].astype(int), fold=split["fold"])
     joined.drop(columns="pid").to_csv(tmp_path / "joined.csv", index=False)
     two, one = FedTCGABRCADataModule(path), FedTCGABRCADataModule(tmp_path / "joined.csv")
     for data in (two, one):
         data.setup()
         assert data.client_names == list("012345")
-        assert data.source_inputs().shape == (36, 3)
+        assert data.source_inputs().tolist() == patients[["age", "a", "b"]].to_numpy().tolist()
+        assert data.load().dataset.tensors[1].tolist() == patients[["E", "T"]].to_numpy().tolist()
+        assert (data.labels.tolist(), data.class_names) == (patients["E"].tolist(), ["censored", "died"])
         assert sizes(data) == {"train": [4] * 6, "val": [], "test": [2] * 6}
     assert one.data_fingerprint() == two.data_fingerprint()
 

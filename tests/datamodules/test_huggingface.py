@@ -37,15 +37,11 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def write(folder: Path, name: str, rows: int = 9) -> Path:
-    content = datasets.Dataset.from_dict(columns(rows))
-    path = folder / name
-    {
-        ".parquet": content.to_parquet,
-        ".csv": content.remove_columns(["pair", "tokens"]).to_csv,
-        ".json": content.to_json,
-        ".jsonl": content.to_json,
-        "": content.save_to_disk,
-    }[path.suffix](path)
+    content, path = datasets.Dataset.from_dict(columns(rows)), folder / name
+    if path.suffix == ".csv":
+        content = content.remove_columns(["pair", "tokens"])
+    writers = {".parquet": "to_parquet", ".csv": "to_csv", ".jsonl": "to_json", "": "save_to_disk"}
+    getattr(content, writers[path.suffix])(path)
     return path
 
 
@@ -108,8 +104,6 @@ def test_texts_through_a_tokeniser(tmp_path):
     path = write(tmp_path, "t.parquet")
     tokens = ready(path, "text", transform=lambda text: [len(word) for word in text.split()]).source_inputs()
     assert tokens[:3].tolist() == [[4, 0, 0], [4, 4, 0], [4, 4, 4]]
-    with pytest.raises(RuntimeError, match=r"Column 'text'.*`transform`"):
-        ready(path, "text")
 
 
 def images(mode: str) -> datasets.Dataset:
@@ -152,31 +146,3 @@ def test_targets_to_regress_on(tmp_path):
     assert data.labels is None
     ((_, y),) = data.client_batches(2, generator=torch.Generator())
     assert (y.dtype, sorted(y.tolist())) == (torch.float32, [1.0, 2.5, 4.0])
-    with pytest.raises(ValueError, match=r"`label` column 'half' holds numbers that are not whole"):
-        ready(write(tmp_path, "u.parquet"), "pair", label="half")
-    with pytest.raises(ValueError, match=r"`label` column 'text' must hold finite numbers"):
-        ready(tmp_path / "u.parquet", "pair", label="text", regression=True)
-
-
-def test_wrong_columns(tmp_path):
-    for kwargs, message in [
-        ({"inputs": "picture"}, r"t.parquet has no column 'picture'; its columns are writer_id, number"),
-        ({"label": "target"}, "has no column 'target'"),
-        ({"client": "hospital"}, "has no column 'hospital'"),
-        ({"train_split": "validation"}, "has no split 'validation'; its splits are train"),
-        ({"inputs": ["half", "text"]}, "convert string to float"),
-        ({"inputs": ["half", "number"], "transform": str}, r"are for a single input column, got \['half', 'number'\]"),
-        ({"client": None}, "HuggingFaceDataModule has no `partitioner`"),
-    ]:
-        path = write(tmp_path, "t.parquet")
-        with pytest.raises(ValueError, match=message):
-            ready(path, **kwargs)
-
-
-def test_missing_values_are_named(tmp_path):
-    for column in ["label", "pair"]:
-        content = columns()
-        content[column][4] = None
-        datasets.Dataset.from_dict(content).to_parquet(tmp_path / "t.parquet")
-        with pytest.raises(ValueError, match=rf"Column '{column}' has no value in row 4"):
-            ready(tmp_path / "t.parquet", column if column in ("number", "pair") else "half")

@@ -132,23 +132,14 @@ def test_the_alphabet_has_80_characters_and_anything_else_is_the_last():
 def test_markdown_speeches_without_headings_and_directions(tmp_path, end):
     path = tmp_path / "play.md"
     path.write_text(MARKDOWN.replace("\n", end))
-    assert parse_markdown(path) == (
-        "The Play",
-        {"ANNE": ["First line;", "second line.", "Third line."], "FIRST CLOWN": ["One --two--  three.", "Four."]},
-    )
+    anne = ["First line;", "second line.", "Third line."]
+    assert parse_markdown(path) == ("The Play", {"ANNE": anne, "FIRST CLOWN": ["One --two--  three.", "Four."]})
 
 
 def test_gutenberg_speeches_as_leaf_reads_them():
-    assert parse_gutenberg(GUTENBERG) == [
-        (
-            "FIRST PLAY",
-            {
-                "ANNE": ["In delivering my son", "from me.               Exit", "No."],
-                "BOB": ["Ay.", "Flourish"],
-            },
-        ),
-        ("THE COMEDY OF ERRORS", {"AEGEON": ["Proceed, Solinus,", "to procure my fall."], "DUKE": ["Merchant."]}),
-    ]
+    first = {"ANNE": ["In delivering my son", "from me.               Exit", "No."], "BOB": ["Ay.", "Flourish"]}
+    second = {"AEGEON": ["Proceed, Solinus,", "to procure my fall."], "DUKE": ["Merchant."]}
+    assert parse_gutenberg(GUTENBERG) == [("FIRST PLAY", first), ("THE COMEDY OF ERRORS", second)]
 
 
 def test_roles_are_named_joined_and_filtered():

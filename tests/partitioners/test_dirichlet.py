@@ -72,15 +72,3 @@ def test_draws_are_repeated_until_no_client_has_too_many_classes() -> None:
     assert (label_counts(free, labels) > 0).sum(axis=1).max() > 6
     assert (label_counts(limited, labels) > 0).sum(axis=1).max() <= 6
     assert limited.sizes.tolist() == [100] * 10
-
-
-def test_a_limit_of_classes_that_no_draw_meets_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"In 100 draws .*`max_classes_per_partition` .*\(1\).*`alpha` \(now 100\.0\)"):
-        DirichletPartitioner(2, alpha=100.0, max_classes_per_partition=1)(np.arange(40) % 4)
-    with pytest.raises(ValueError, match="`max_classes_per_partition`"):
-        DirichletPartitioner(2, alpha=1.0, max_classes_per_partition=0)
-
-
-def test_sizes_that_always_leave_a_client_empty_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"In 100 draws .* of 20 clients .* 21 samples.*`size_sigma` \(now 3\.0\)"):
-        DirichletPartitioner(20, alpha=1.0, size_sigma=3.0)(np.zeros(21, dtype=int))

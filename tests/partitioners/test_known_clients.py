@@ -39,33 +39,12 @@ def test_a_split_takes_keys_in_place_of_labels() -> None:
     assert SampleSplit(val=0.2, test=0.0).apply(keys, NaturalPartitioner()).partition.sizes.sum() == 16
 
 
-def test_a_minimum_that_no_client_has_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"`min_partition_size` samples, which is 4; the most are 3\."):
-        NaturalPartitioner(min_partition_size=4)(KEYS)
-    with pytest.raises(TypeError, match=r"`keys` .* got float64 of shape \(4,\)"):
-        NaturalPartitioner()(np.ones(4))
-    with pytest.raises(ValueError, match=r"`keys` .* got int64 of shape \(2, 3\)"):
-        NaturalPartitioner()(np.ones((2, 3), dtype=int))
-    with pytest.raises(ValueError, match="`min_partition_size`"):
-        NaturalPartitioner(min_partition_size=0)
-
-
 def test_an_explicit_assignment_is_kept(tmp_path: Path) -> None:
     expected = Partition((np.array([4, 0]), np.array([2])))
     expected.save(tmp_path / "partition.json")
 
     for assignment in (expected, [[4, 0], [2]], {7: [2], 3: np.array([4, 0])}, tmp_path / "partition.json"):
         assert ExplicitPartitioner(assignment)(np.zeros(5, dtype=int)) == expected  # type: ignore[arg-type]
-
-
-def test_an_assignment_that_does_not_fit_is_refused() -> None:
-    for assignment, shown in (
-        ([[0], [5]], r"`assignment`.* 5"),
-        ([[0], []], r"`assignment`.* 1 of 2 .*\[1\]"),
-        ([[0], [0]], r"`assignment`.*sample 0 .*\[0, 1\]"),
-    ):
-        with pytest.raises(ValueError, match=shown):
-            ExplicitPartitioner(assignment)(np.zeros(5, dtype=int))
 
 
 def test_a_partitioner_of_flwr_datasets_is_asked_who_holds_what() -> None:

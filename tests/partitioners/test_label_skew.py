@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from fl_lightning.partitioners import (
     ClasswiseDirichletPartitioner,
@@ -136,26 +135,3 @@ def test_a_class_that_no_limited_client_holds_goes_to_the_others() -> None:
 
     # floor(n / 3) each, then the rest of class 0 to client 1, of classes 1 and 2 to clients 0 and 2
     assert label_counts(partition, labels).tolist() == [[3, 5, 4], [4, 0, 0], [3, 4, 4]]
-
-
-def test_samples_that_do_not_suffice_are_refused() -> None:
-    for partitioner, name in [
-        (ShardPartitioner(7, 3), "7 clients with `num_shards_per_partition=3` need 21 shards, more than 20 samples"),
-        (ShardPartitioner(3, 2, shard_size=4), "6 shards of 4, more than 20"),
-        (PathologicalPartitioner(2, 5), "`num_classes_per_partition` is 5, but there are only 4"),
-        # Two classes have enough samples for six clients, one of them just enough.
-        (PathologicalPartitioner(6, 4), "6 clients .* only 4 samples, .*`num_classes_per_partition`"),
-        (PowerLawPartitioner(2, 5), "`num_classes_per_partition` is 5, but there are only 4"),
-        (PowerLawPartitioner(4, 2, 3), "2 clients .* only 4 samples, and each needs 3"),
-        (
-            QuantitySkewPartitioner(3, 1.0),
-            r"1000 draws .*alpha=1\.0.* 3 clients .* 20 samples .*`min_partition_size`, 10",
-        ),
-        (QuantitySkewPartitioner(10, 0.01, 1), "`min_partition_size`, 1"),
-        (ClasswiseDirichletPartitioner(3, 1.0), r"alpha=1\.0.* 3 clients .* 20 samples .*`min_partition_size`, 10"),
-        (ClasswiseDirichletPartitioner(10, 1e-3, 1), "`min_partition_size`, 1"),
-        (LimitedClassesPartitioner(2, [0], 5), "`num_classes_per_partition` is 5, but there are only 4"),
-        (LimitedClassesPartitioner(8, [0, 1], 4), r"`LimitedClassesPartitioner.assign` .* 6 of 8 .*\[2, 3, 4, 5, 6\]"),
-    ]:
-        with pytest.raises(ValueError, match=name):
-            partitioner(np.repeat([0, 1, 2, 3], [7, 6, 4, 3]))

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ def test_a_partition_knows_clients_and_sizes() -> None:
     assert partition.num_clients == 3
     assert partition.sizes.tolist() == [3, 0, 1]
     assert partition.indices[0].dtype == np.int64
+    assert repr(partition) == "Partition(3 clients, 4 samples, 0 to 3 each)"
 
 
 def test_partitions_are_equal_when_clients_samples_and_order_are() -> None:
@@ -39,18 +39,6 @@ def test_the_fingerprint_is_sha256_of_a_header_and_little_endian_sizes_and_indic
     assert Partition((np.array([5, 257]), np.array([0]))).fingerprint() == expected.hexdigest()
 
 
-def test_an_invalid_partition_is_refused() -> None:
-    for indices, error, name in [
-        ((), ValueError, "`indices`"),
-        ((np.array([0, 1]), np.array([1])), ValueError, r"sample 1 is given more than once, to \[0, 1\]"),
-        ((np.array([0, -2]),), ValueError, "`indices` .* got -2"),
-        ((np.array([0]), np.array([[1]])), ValueError, r"`indices\[1\]`"),
-        ((np.array([0.5]),), TypeError, r"`indices\[0\]`"),
-    ]:
-        with pytest.raises(error, match=name):
-            Partition(indices)
-
-
 def test_what_is_saved_as_parquet_is_loaded(tmp_path: Path) -> None:
     partition = Partition((np.array([3, 1]), np.array([], dtype=np.int64), np.array([0])))
     partition.save(tmp_path / "partition.parquet")
@@ -58,9 +46,6 @@ def test_what_is_saved_as_parquet_is_loaded(tmp_path: Path) -> None:
 
     assert Partition.load(tmp_path / "partition.parquet") == partition
     assert table.to_dict("list") == {"client": [0, 0, 2], "sample": [3, 1, 0]}
-    table.to_parquet(tmp_path / "partition.parquet")  # without the header
-    with pytest.raises(ValueError, match=r"partition\.parquet"):
-        Partition.load(tmp_path / "partition.parquet")
 
 
 def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
@@ -77,14 +62,6 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == ["partition.json"]
 
 
-def test_a_file_with_another_sample_than_was_saved_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "partition.json"
-    Partition((np.array([3, 1]), np.array([0]))).save(path)
-    path.write_text(path.read_text().replace("[3,1]", "[2,1]"))
-    with pytest.raises(ValueError, match=r"partition\.json .*damaged"):
-        Partition.load(path)
-
-
 def test_saving_over_another_partition_must_be_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "partition.json"
     first, second = Partition((np.array([0]),)), Partition((np.array([1]),))
@@ -96,29 +73,3 @@ def test_saving_over_another_partition_must_be_asked_for(tmp_path: Path) -> None
     second.save(path, overwrite=True)
 
     assert Partition.load(path) == second
-
-
-@pytest.mark.parametrize("name", ["partition.npz", "partition"])
-def test_another_format_is_an_error(tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    with pytest.raises(ValueError, match=rf"`path` must end in .json or .parquet, got '{path}'"):
-        Partition((np.array([0]),)).save(path)
-    assert not path.exists()
-
-
-def test_a_file_that_is_no_partition_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "partition.json"
-    header = {"format": "fl_lightning.partition", "version": 1, "num_clients": 2}
-    for content, shown in [
-        ([1], ""),
-        (header, "indices"),
-        ({**header, "format": "another", "indices": [[0], [1]]}, "'format': 'another'"),
-        ({**header, "version": 9, "indices": [[0], [1]]}, "'version': 9"),
-        ({**header, "indices": [[0]]}, "'num_clients': 2"),
-        ({**header, "indices": [[1.5], [3]]}, r"`indices\[0\]`"),
-        ({**header, "indices": [[1], [1]]}, "sample 1 "),
-    ]:
-        for text, cause in [(json.dumps(content), shown), (json.dumps(content)[:-1], "")]:
-            path.write_text(text)
-            with pytest.raises(ValueError, match=rf"partition\.json is not a partition of version 1 .*: .*{cause}"):
-                Partition.load(path)

@@ -16,15 +16,6 @@ PARTITION = Partition((np.array([0]), np.array([1, 2, 3]), np.array([4, 5])))
 LABELS = np.array([0, 0, 1, 1, 1, 0])
 
 
-def test_the_table_holds_what_is_drawn_largest_client_first() -> None:
-    _, axes, table = plot_label_distributions(PARTITION, LABELS, class_names=["cat", "dog"])
-
-    assert table.index.tolist() == [1, 2, 0]
-    assert table.columns.tolist() == ["cat", "dog"]
-    assert table.to_numpy().tolist() == [[1, 2], [1, 1], [1, 0]]
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["1", "2", "0"]
-
-
 def test_names_of_clients_stand_below_their_bars_and_long_ones_are_cut() -> None:
     names = ["Aurora", "Universitätsspital Basel", "price $5 $6"]
     plot = plot_label_distributions(PARTITION, LABELS, client_names=names)
@@ -32,8 +23,6 @@ def test_names_of_clients_stand_below_their_bars_and_long_ones_are_cut() -> None
     assert plot.table.index.tolist() == [1, 2, 0]
     shown = [label.get_text() for label in plot.axes.get_xticklabels()]
     assert shown == ["Universit…asel", r"price \$5 \$6", "Aurora"]
-    with pytest.raises(ValueError, match="`client_names` must have 3 names, got 2"):
-        plot_label_distributions(PARTITION, LABELS, client_names=names[:2])
 
 
 def test_clients_can_be_drawn_in_their_own_order_and_limited() -> None:
@@ -47,12 +36,10 @@ def test_clients_can_be_drawn_in_their_own_order_and_limited() -> None:
 
 
 @pytest.mark.parametrize(("num_classes", "legend"), [(20, True), (60, False)])
-def test_many_classes_get_a_colour_bar_instead_of_a_legend(tmp_path: Path, num_classes: int, legend: bool) -> None:
+def test_many_classes_get_a_colour_bar_instead_of_a_legend(num_classes: int, legend: bool) -> None:
     labels = np.arange(120) % num_classes
     figure, axes, _ = plot_label_distributions(IIDPartitioner(3)(labels), labels)
-    figure.savefig(tmp_path / "plot.png", dpi=20)
 
-    assert (tmp_path / "plot.png").stat().st_size > 0
     assert (axes.get_legend() is not None) == legend
     assert len(figure.axes) == (1 if legend else 2)
     if not legend:

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
+from fl_lightning.data import ClientSplit, Split, WithinClientSplit
 from fl_lightning.partitioners import FeatureQPPartitioner, Partition, c_score, label_counts
 
 RNG = np.random.default_rng(0)
@@ -93,11 +93,12 @@ def test_floating_point_features_are_cut_into_buckets() -> None:
     assert solution.counts.sum(axis=0).tolist() == totals
 
 
-def test_a_split_takes_the_partitioner_with_its_features_bound() -> None:
+@pytest.mark.parametrize("split", [ClientSplit(), WithinClientSplit()])
+def test_a_split_takes_the_partitioner_with_its_features_bound(split: Split) -> None:
     partitioner = FeatureQPPartitioner(10, burn_in=0, search=0)
-    split = ClientSplit().apply(LABELS, functools.partial(partitioner, features=FEATURES))
+    made = split.apply(LABELS, functools.partial(partitioner, features=FEATURES))
 
-    assert split.partition == partitioner(LABELS, FEATURES)
+    assert made.partition == partitioner(LABELS, FEATURES)
 
 
 @pytest.mark.parametrize(("labels", "num_clients"), [(LABELS, 1), (np.zeros(2000, dtype=int), 3)])
@@ -107,27 +108,3 @@ def test_a_single_client_or_configuration_leaves_no_choice(labels: np.ndarray, n
 
     assert partition.sizes.sum() == 2000
     assert partition.sizes.min() > 0
-
-
-def test_data_that_do_not_fit_are_refused() -> None:
-    for labels, features, error, name in [
-        (LABELS * 0.5, FEATURES, TypeError, "`labels`"),
-        (LABELS, np.zeros((2, 2, 2)), ValueError, r"`features\[0\]` .* 2000 samples, got shape \(2, 2\)"),
-        (LABELS, {"area": np.arange(3)}, ValueError, r"`features\[area\]` .* got shape \(3,\)"),
-        (LABELS, np.full(2000, np.nan), ValueError, r"`values` .* got float64 of shape \(2000,\)"),
-        (
-            np.arange(100_000),
-            np.arange(100_000),
-            ValueError,
-            "`features` .* 100000 combinations; with 10 clients .* 200000 unknowns",
-        ),
-    ]:
-        with pytest.raises(error, match=name):
-            FeatureQPPartitioner(10)(labels, features)
-
-
-def test_features_of_all_samples_do_not_suit_a_split_that_sets_samples_aside() -> None:
-    bound = functools.partial(FeatureQPPartitioner(2, burn_in=0, search=0), features={"soil": np.arange(20) % 2})
-    with pytest.raises(ValueError, match=r"each of the 16 samples.*SampleSplit.*WithinClientSplit"):
-        SampleSplit().apply(np.arange(20) % 3, bound)
-    assert WithinClientSplit().apply(np.arange(20) % 3, bound).partition.sizes.sum() == 20

@@ -54,23 +54,6 @@ def test_the_bound_holds_whatever_the_prices_of_the_solver(factor: float, monkey
     assert lower_bound(OPTIMA[0], TARGET, GROUPS, ROWS, COLS) <= 1.0
 
 
-def test_without_features_it_is_the_partition_by_classes() -> None:
-    for target, rows, cols, optimum in [
-        # oracles O13a to O13c: each column a group of its own
-        ([[4, 1], [1, 4]], (5, 5), (6, 4), [[4.5, 0.5], [1.5, 3.5]]),
-        ([[5, 0], [0, 5]], (5, 5), (6, 4), [[5, 0], [1, 4]]),
-        ([[3, 0, 0], [0, 2, 2], [1, 1, 4]], (3, 4, 6), (5, 4, 4), [[3, 0, 0], [0.5, 2.5, 1], [1.5, 1.5, 3]]),
-        # a single row or column
-        ([[0, 0]], (7,), (3, 4), [[3, 4]]),
-        ([[9], [9]], (3, 4), (7,), [[3], [4]]),
-    ]:
-        groups = np.arange(len(cols))[:, None]
-        alpha, bound = solve_grouped_qp(np.array(target, dtype=float), groups, np.array(rows), np.array(cols))
-
-        np.testing.assert_allclose(alpha, optimum, atol=1e-4)
-        assert bound == pytest.approx(((np.array(optimum) - np.array(target)) ** 2).sum(), abs=1e-5)
-
-
 @settings(max_examples=20, deadline=None)
 @given(
     arrays(np.int64, st.tuples(st.integers(1, 5), st.integers(1, 6)), elements=st.integers(0, 20)),

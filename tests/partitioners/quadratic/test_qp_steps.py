@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 
 from fl_lightning.partitioners import QPPartitioner
 from fl_lightning.partitioners.quadratic.rounding import round_columns, round_margins
-from fl_lightning.partitioners.quadratic.solver import _descend, solve_transport_qp
+from fl_lightning.partitioners.quadratic.solver import _descend, solve_grouped_qp, solve_transport_qp
 
 # oracle O13a: target, and the optimum for rows (5, 5) and columns (6, 4)
 TARGET = np.array([[4.0, 1.0], [1.0, 4.0]])
@@ -49,6 +49,9 @@ def test_the_solver_finds_the_nearest_matrix() -> None:
         ),
         # rows of the target need not have the sums that are asked for
         (np.zeros((2, 3)), (3, 6), (3, 3, 3), [[1, 1, 1], [2, 2, 2]], 15),
+        # a single row or column
+        ([[0, 0]], (7,), (3, 4), [[3, 4]], 25),
+        ([[9], [9]], (3, 4), (7,), [[3], [4]], 61),
         # sums of 0
         ([[4, 4], [4, 4]], (0, 3), (3, 0), [[0, 0], [3, 0]], 49),
         ([[1, 2]], (0,), (0, 0), [[0, 0]], 5),
@@ -63,8 +66,12 @@ def test_the_solver_finds_the_nearest_matrix() -> None:
         if min(*rows, *cols) > 0:
             # What full steps end with, if they go round in circles.
             zeros = np.zeros(len(rows)), np.zeros(len(cols))
-            shortened = _descend(*zeros, np.array(target, dtype=float), np.array(rows), np.array(cols))
-            np.testing.assert_allclose(shortened, optimum, atol=1e-8)
+            problem = np.array(target, dtype=float), np.array(rows), np.array(cols)
+            np.testing.assert_allclose(_descend(*zeros, *problem), optimum, atol=1e-8)
+            # Where each column is a group of its own, the nearest sums of groups are the nearest matrix.
+            solution, bound = solve_grouped_qp(problem[0], np.arange(len(cols))[:, None], *problem[1:])
+            np.testing.assert_allclose(solution, optimum, atol=1e-4)
+            assert bound == pytest.approx(loss, abs=1e-5)
 
 
 @settings(max_examples=30, deadline=None)
@@ -185,8 +192,6 @@ def test_rounding_moves_no_entry_by_one_and_keeps_margins(matrices: tuple[np.nda
 def test_the_original_rounding_changes_rows() -> None:
     # np.round gives [[4, 0], [2, 4]]: columns are right as they are
     assert round_columns(OPTIMUM, np.random.default_rng(0)).tolist() == [[4, 0], [2, 4]]
-    with pytest.raises(ValueError, match="In 1000 draws `rounding='columns'`"):
-        round_columns(np.array([[0.0, 0.0], [2.0, 1.0]]), np.random.default_rng(0))
 
 
 def test_the_original_rounding_repairs_columns() -> None:
