@@ -152,13 +152,14 @@ class Validated(Quadratic):
         self.log("w", self.w.detach())
 
 
+@pytest.mark.parametrize(("start", "mode"), [(0.0, "max"), (2.0, "min")])
 @pytest.mark.parametrize(("callback", "factor"), [(FedAvg(1.0), 1), (Scaffold(1.0), 2)], ids=["fedavg", "scaffold"])
-def test_rounds_and_cost_to_a_target(callback: Any, factor: int) -> None:
-    # w = 0.5, 0.75, 0.875 after rounds 1, 2, 3
+def test_rounds_and_cost_to_a_target(callback: Any, factor: int, start: float, mode: Any) -> None:
+    # w = 0.5, 0.75, 0.875 or 1.5, 1.25, 1.125 after rounds 1, 2, 3
     [client] = quadratic_clients([1.0], [1.0])
-    communication = Communication(target=0.75, monitor="w")
+    communication = Communication(target=0.75 + start / 4, monitor="w", mode=mode)
     data = TensorDataModule([client], val=client, batch_size=None)
-    curve = curves([callback, communication], Validated(0.5), data, 3)
+    curve = curves([callback, communication], Validated(0.5, start), data, 3)
     assert (communication.rounds_to_target, communication.cost_to_target) == (2, 2 * factor)
     assert curve["fed/cost_to_target"] == [2 * factor] * 2
     assert curve["fed/rounds_to_target"] == [2, 2]
@@ -287,3 +288,21 @@ def test_an_empty_round_has_no_divergence() -> None:
     assert curve["fed/divergence"] == curve["fed/update_norm"] == []
     assert curve["fed/local_steps"] == [0.0, 0.0]
     assert curve["fed/central_distance"] == [0.0, 0.0]
+
+
+def test_buffers_do_not_count() -> None:
+    class Normed(Quadratic):
+        """Keeps running means of what it sees, and never moves."""
+
+        def __init__(self) -> None:
+            super().__init__(lr=0.0, start=1.0)
+            self.norm = nn.BatchNorm1d(1).double()
+
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            self.norm(batch[1][:, None])
+            return super().training_step(batch, batch_idx)
+
+    data = TensorDataModule(quadratic_clients([1.0, 1.0], [2.0, 4.0], sizes=[2, 2]), batch_size=None)
+    [row] = curves([FedAvg(1.0), CentralTwin(), LocalDivergence(), UpdateNorms()], Normed(), data, 1).rounds
+    names = ("fed/central_distance", "fed/divergence", "fed/update_norm_max")
+    assert [row[name] for name in names] == pytest.approx([0.0] * 3, abs=1e-7)

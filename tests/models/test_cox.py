@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from math import exp, log, prod
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ def test_the_loss_of_three_patients() -> None:
     # the second died when two were at risk, the first when three were: log((2 + 3)/2) and log((1 + 2 + 3)/1)
     target = torch.tensor([[1.0, 1.0], [1.0, 2.0], [0.0, 3.0]])
     for order in ([0, 1, 2], [2, 0, 1]):
-        assert float(module.training_step((x[order], target[order]), 0)) == pytest.approx(math.log(2.5 * 6) / 3)
+        assert float(module.training_step((x[order], target[order]), 0)) == pytest.approx(log(2.5 * 6) / 3)
 
 
 def test_clients_have_an_index_each_and_all_patients_one() -> None:
@@ -34,7 +34,7 @@ def test_clients_have_an_index_each_and_all_patients_one() -> None:
     torch.nn.init.zeros_(module.linear.bias)
     trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0), ClientMetrics(c_index, "cindex")])
     trainer.fit(module, datamodule=data)
-    loss = pytest.approx(math.log(1 + math.exp(-1)) / 2)
+    loss = pytest.approx(log(1 + exp(-1)) / 2)
     logged = {
         name: float(value) for name, value in trainer.callback_metrics.items() if name.endswith(("loss", "cindex"))
     }
@@ -45,10 +45,6 @@ def test_clients_have_an_index_each_and_all_patients_one() -> None:
     [scores] = trainer.test(module, datamodule=data, verbose=False)
     # risks 2 and 1.5 die first, 1 and 1.7 later: a client has one pair, all together four, three of them in order
     # All four patients are one batch. The second of each client comes before the first, who has all before it at risk.
-    at_risk = [
-        1 + math.exp(-0.7),
-        1 + math.exp(-1) + math.exp(-0.3),
-        1 + math.exp(-0.5) + math.exp(0.2) + math.exp(0.5),
-    ]
-    assert scores["test_loss"] == pytest.approx(math.log(math.prod(at_risk)) / 4)
+    at_risk = [1 + exp(-0.7), 1 + exp(-1) + exp(-0.3), 1 + exp(-0.5) + exp(0.2) + exp(0.5)]
+    assert scores["test_loss"] == pytest.approx(log(prod(at_risk)) / 4)
     assert (scores["test_cindex_clients"], scores["test_cindex"]) == (0.5, 0.75)

@@ -41,12 +41,16 @@ def test_trainable_parameters(options, parameters):
     if not options:  # as in the experiments
         assert (trained, sum(p.numel() for p in module.prefix.parameters())) == (898_890, 1_337_792)
     assert module(torch.zeros(2, 3, 32, 32)).shape == (2, 10)
+    logits = module.classifier[1]
+    assert (logits.weight.std().item(), logits.bias.any().item()) == (pytest.approx(0.01, rel=0.05), False)
 
 
 @pytest.mark.parametrize(("image_size", "side"), [(None, 20), (64, 32)])
 def test_any_image_size(image_size, side):
     module = MobileNetV2Classifier(num_classes=3, weights=None, image_size=image_size).eval()
     assert module(torch.zeros(2, 3, side, side)).shape == (2, 3)
+    resized = "Identity()" if image_size is None else "Upsample(size=(64, 64), mode='bilinear')"
+    assert str(module.prefix.layers[0]) == resized
 
 
 def test_equals_torchvision_s_network_up_to_the_classifier(weights_file):
@@ -107,7 +111,7 @@ def test_failed_download_names_the_file_and_its_place(tmp_path, monkeypatch):
 def test_weights_file_that_is_none(tmp_path):
     path = tmp_path / "page.pth"
     path.write_bytes(b"not weights")
-    with pytest.raises(ValueError, match=r"page\.pth"):
+    with pytest.raises(ValueError, match=rf"such as {WEIGHTS_FILE} from https://.*page\.pth\. PyTorch says: "):
         MobileNetV2Classifier(weights=path)
 
 
