@@ -127,6 +127,10 @@ class Contribution(RoundObserver):
         >>> contribution.total  # the sum over rounds, by client
     """
 
+    #: The results of the round's clients, and the server's model when the round began.
+    _results: list[ClientResult]
+    _model: Tensor
+
     def __init__(
         self,
         path: str | os.PathLike[str] | None = None,
@@ -148,7 +152,6 @@ class Contribution(RoundObserver):
     def reset(self) -> None:
         """Start without records."""
         self.records: list[Contributed] = []
-        self._results: list[ClientResult] = []
 
     @property
     def total(self) -> dict[int, float]:
@@ -213,7 +216,6 @@ class Contribution(RoundObserver):
             for place, result in enumerate(results):
                 left_out = worth(everybody) - worth(everybody - {place})
                 self.records.append(Contributed(round_index, result.client, values[place], left_out))
-        self._results = []
 
     def _model_of(self, coalition: frozenset[int], results: Sequence[ClientResult], weights: Sequence[float]) -> Tensor:
         """Return the server's model, moved by the mean update of a coalition, shape ``(size,)``."""

@@ -150,9 +150,10 @@ class LocalCompute(RoundObserver):
         rounds_of_client: How often each client trained, by client.
     """
 
+    #: Client, steps and samples of each result of the round, on this process.
+    _results: list[tuple[int, int, int]]
+
     def __init__(self) -> None:
-        # Client, steps and samples of each result of the round, on this process.
-        self._results: list[tuple[int, int, int]] = []
         self.reset()
 
     def reset(self) -> None:

@@ -50,10 +50,12 @@ class LocalDivergence(RoundObserver):
         ValueError: If ``of`` is unknown.
     """
 
+    #: The parameters, or updates, of the round's clients on this process.
+    _vectors: list[Tensor]
+
     def __init__(self, of: Literal["weights", "updates"] = "weights") -> None:
         self.of = of
         check_arguments(self)
-        self._vectors: list[Tensor] = []
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget the last round."""
@@ -85,8 +87,8 @@ class UpdateNorms(RoundObserver):
     ``w'`` is the model that the client received; buffers do not count.
     """
 
-    def __init__(self) -> None:
-        self._norms: list[float] = []
+    #: The lengths of the round's updates on this process.
+    _norms: list[float]
 
     def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget the last round."""

@@ -32,12 +32,13 @@ class LocalAccuracy(RoundObserver):
         aggregated: The same after aggregation.
     """
 
+    #: Client and metric of each result of the round, on this process.
+    _results: list[tuple[int, float]]
+
     def __init__(self, metric: Metric = accuracy, name: str = "acc") -> None:
         self.metric = metric
         self.name = name
         check_arguments(self)
-        # Client and metric of each result of the round, on this process.
-        self._results: list[tuple[int, float]] = []
         self.local: dict[int, float] = {}
         self.aggregated: dict[int, float] = {}
 

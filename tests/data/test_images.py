@@ -48,6 +48,8 @@ def test_images_are_scaled_and_normalised_as_torchvision_does():
     black_and_white = torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 2, 1, 1)
     served = data.preprocess(black_and_white, training=True).flatten(1)
     torch.testing.assert_close(served, torch.tensor([[-2.0, -2.0], [2.0, 3.0]]))
+    data.preprocess(floats := black_and_white.float(), training=False)
+    assert floats.max() == 255  # the user's own images stay
 
 
 def test_augmentation_is_for_training_only_and_follows_the_global_generator():
@@ -86,6 +88,8 @@ def test_crops_and_flips_are_all_equally_likely_and_drawn_for_each_image(probabi
     expected = torch.full((18,), 500 * probability)
     expected[[4, 13]] += draws * (1 - probability) / 2  # in their place, flipped or not
     assert ((counts - expected).abs() < 5 * expected.sqrt()).all()
+    # all is drawn on the device of the images
+    assert random_crop_and_flip(torch.empty(2, 3, 4, 5, device="meta"), 1, probability).shape == (2, 3, 4, 5)
 
 
 @pytest.mark.parametrize("callbacks", [[], [FedAvg(clients_per_round=4, seed=0)]])

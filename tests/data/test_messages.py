@@ -101,6 +101,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: TensorDataModule([(X, Y)]).odd,
     lambda _: TensorDataModule([(X, Y)], val=(X, Y), split=data.WithinClientSplit(0.3)),
     lambda _: TensorDataModule([(X, Y)]).preprocessing(),
+    lambda here: torch.save({}, here / "other.ckpt") or fl.load_preprocessing(here / "other.ckpt"),
     # Targets.
     lambda _: set_up((X, Y)).outputs_and_targets(X, None),
     lambda _: set_up((X, Y)).outputs_and_targets([X], None),

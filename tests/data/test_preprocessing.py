@@ -94,9 +94,3 @@ def test_a_checkpoint_and_an_exported_file_score_a_new_patient_as_the_fit_does(t
     torch.export.save(exported, tmp_path / "model.pt2")
     torch.testing.assert_close(torch.export.load(tmp_path / "model.pt2").module()(NEW), expected)
     torch.testing.assert_close(torch.jit.trace(deployed, NEW)(NEW), expected)
-
-
-def test_a_checkpoint_without_any_is_named(tmp_path: Path) -> None:
-    torch.save({"state_dict": {}}, tmp_path / "other.ckpt")
-    with pytest.raises(ValueError, match="holds no preprocessing"):
-        load_preprocessing(tmp_path / "other.ckpt")

@@ -23,6 +23,9 @@ def test_statistics_of_images_are_per_channel():
     mean, std = fit_statistics(x)
     assert mean.tolist() == [2.5, 7.0, 0.0]
     assert std.tolist() == [1.25**0.5, 1.0, 1.0]  # a constant channel is divided by 1
+    standardized = apply_statistics(x, mean, std)
+    assert torch.allclose(standardized[:, 0], (x[:, 0] - 2.5) / 1.25**0.5)
+    assert not standardized[:, 1:].any()
 
 
 def test_statistics_are_accumulated_in_double_precision():

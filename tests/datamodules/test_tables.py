@@ -133,33 +133,3 @@ def test_numbers_are_classes_or_targets(tmp_path):
     ((_, y),) = data.client_batches(1, generator=torch.Generator(), shuffle=False)
     assert (y.dtype, sorted(y.tolist())) == (torch.float32, [3.0, 3.0, 7.0, 7.0])
     assert data.labels is None
-
-
-def with_gaps() -> pd.DataFrame:
-    """Site a lacks ages 4 and 7, site c all heights, site b nothing."""
-    table = frame()
-    table["age"] = table["age"].astype(float)
-    table.loc[[4, 7], "age"] = np.nan
-    table.loc[table["site"] == "c", "height"] = np.nan
-    return table
-
-
-def test_missing_numbers_take_the_clients_mean(tmp_path):
-    x = ready(write(tmp_path / "t.csv", with_gaps()), impute="local").source_inputs()
-    assert x[[1, 4, 7, 10], 0].tolist() == [1.0, 5.5, 5.5, 10.0]
-    # site c has no height; the others' are 0, 2, 6, 8, 12, 14, 18 and 20
-    assert x[[2, 5, 8, 11], 1].tolist() == [10.0] * 4
-
-
-@pytest.mark.parametrize("impute", ["local", "global"])
-def test_no_mean_knows_of_held_out_samples(tmp_path, impute):
-    table = frame(30)
-    table["age"] = table["age"].astype(float)
-    table.loc[::5, "age"] = np.nan
-    split = WithinClientSplit(val=0.2, test=0.2, seed=1)
-    first = ready(write(tmp_path / "t.csv", table), impute=impute, split=split)
-    held_out = np.concatenate([*first.federated_split.val.values(), *first.federated_split.test.values()])
-    table.loc[held_out, "age"] += 1000.0
-    second = ready(write(tmp_path / "u.csv", table), impute=impute, split=split)
-    filled = np.arange(0, 30, 5)
-    assert torch.equal(first.source_inputs()[filled, 0], second.source_inputs()[filled, 0])

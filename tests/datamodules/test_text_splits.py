@@ -78,11 +78,6 @@ def test_the_files_own_test_part():
     assert [indices.tolist() for indices in split.test.values()] == [[400, 410], [425], [1000]]
 
 
-def test_no_client_is_long_enough():
-    with pytest.raises(ValueError, match=r"No client is long enough for `val` 0.0, `test` 0.2 and a `gap` of 500"):
-        apply(OrderedSplit(gap=500))
-
-
 def test_equal_clients():
     for seed in range(5):
         split = apply(CropSplit(num_clients=2, train=300, test=4, seed=seed))

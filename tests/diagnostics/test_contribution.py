@@ -92,7 +92,7 @@ def test_sampled_values_depend_on_the_seed_alone_and_add_up() -> None:
 
 @pytest.mark.parametrize("ending", [".csv", ".png"])
 def test_contributions_are_written_when_the_fit_ends(ending: str, tmp_path: Path) -> None:
-    path = tmp_path / "new" / f"contribution{ending}"
+    path = tmp_path / "new" / "folder" / f"contribution{ending}"
     contribution = Contribution(path, metric=closeness)
     fit(contribution, rounds=2)
     assert path.stat().st_size > 0

@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 
 def test_a_timeline(tmp_path: Path) -> None:
-    timeline = Timeline()
+    timeline = Timeline(path := tmp_path / "new" / "folder" / "times.svg")
     records: list[tuple[Any, ...]] = [
         (3, 0.0, 1.0, 0, "used", True),
         (0, 0.0, 2.0, 1, "rejected"),
@@ -39,6 +39,9 @@ def test_a_timeline(tmp_path: Path) -> None:
     ]
     assert ticks and not any("." in tick for tick in ticks)
     assert repr(timeline.plot()) == "TimelinePlot(3 panels; `.savefig(path)` writes it)"
+    for written in (path, path.with_name("times-1.svg")):
+        timeline.on_train_end(None, None)  # type: ignore[arg-type]
+        assert written.exists()
     # 61 clients, of whom the picture has those that worked most; 0.17 inches each
     timeline.arrivals += [ArrivalRecord(client, 0.0, 1.0, 0, "used") for client in range(70, 127)]
     figure, panels = timeline.plot()

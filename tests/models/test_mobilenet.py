@@ -88,7 +88,8 @@ def test_imagenet_weights_are_looked_for_in_the_folder_of_the_data(
     assert torch.equal(module.prefix.layers[1][0].weight, state["features.0.0.weight"])
     assert module.hparams["weights"] == "imagenet"  # what is recorded does not depend on the place
     place.write_bytes(b"")
-    with pytest.raises(ValueError, match=str(place.relative_to(tmp_path))):
+    told = f"such as {WEIGHTS_FILE} from https://.*{place.relative_to(tmp_path)}. PyTorch says: "
+    with pytest.raises(ValueError, match=told):
         MobileNetV2Classifier()
 
 
@@ -106,13 +107,6 @@ def test_failed_download_names_the_file_and_its_place(tmp_path, monkeypatch):
         RuntimeError, match=rf"{WEIGHTS_FILE} could .*no network.*Put the file from https://.*\.pth at {place}"
     ):
         MobileNetV2Classifier()
-
-
-def test_weights_file_that_is_none(tmp_path):
-    path = tmp_path / "page.pth"
-    path.write_bytes(b"not weights")
-    with pytest.raises(ValueError, match=rf"such as {WEIGHTS_FILE} from https://.*page\.pth\. PyTorch says: "):
-        MobileNetV2Classifier(weights=path)
 
 
 @pytest.mark.realdata

@@ -92,7 +92,7 @@ def test_the_solution_has_its_margins_and_no_nearer_matrix_exists(
 def test_a_failing_solver_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = np.array([[5, 0], [0, 5]]), np.array([5, 5]), np.array([6, 4])
     with monkeypatch.context() as patch:
-        patch.setattr("cvxpy.Problem.solve", lambda *args, **kwargs: None)
+        patch.setattr("cvxpy.Problem.solve", lambda problem, *, solver: {"CLARABEL": None}[solver])
         patch.setattr("cvxpy.Problem.status", "unbounded")
         with pytest.raises(RuntimeError, match="CLARABEL found no solution of the QP, status 'unbounded'"):
             solve_transport_qp(*problem)
