@@ -51,6 +51,9 @@ def test_gamma3_spreads_the_clients_sizes():
     sizes = np.log(set_up(FedDynSyntheticDataModule(gamma3=0.5, num_clients=500, split=ALL)).client_sizes)
     assert sizes.mean() == pytest.approx(np.log(200), abs=0.05)
     assert sizes.std() == pytest.approx(0.5, rel=0.05)
+    # one of these draws is below 1
+    few = set_up(FedDynSyntheticDataModule(gamma3=3.0, seed=58, split=ALL)).client_sizes
+    assert (len(few), few.min()) == (20, 1)
 
 
 def accuracy_of_one_linear_model(data) -> float:

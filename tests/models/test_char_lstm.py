@@ -56,7 +56,17 @@ def test_tensorflow_cells_start_with_forget_bias_1_and_glorot_weights():
             assert weight.abs().max() <= bound
             assert weight.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.02)
     assert module.embedding.weight.abs().max() <= math.sqrt(6 / 88)
+    assert module.logits.weight.std().item() == pytest.approx(math.sqrt(6 / 336) / math.sqrt(3), rel=0.02)
     assert not module.logits.bias.any()
+    assert not any("bias_hh" in name for name in module.state_dict())
+
+
+def test_torch_s_cells_start_as_those_of_nn_lstm():
+    torch.manual_seed(0)
+    for layer in CharLSTM(cell="torch").layers:
+        for drawn in layer.parameters():
+            assert drawn.abs().max() <= 1 / 16
+            assert drawn.std().item() == pytest.approx(1 / 16 / math.sqrt(3), rel=0.05)
 
 
 def test_one_step_by_hand():
