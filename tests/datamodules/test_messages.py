@@ -60,8 +60,10 @@ def play(folder: Path) -> None:
 #: What is refused, perhaps with a folder.
 CALLS: list[Callable[[Path], Any]] = [
     lambda _: sets.CIFAR10DataModule(crop_probability=0.5),
+    lambda _: sets.CIFAR10DataModule(mean=[0.5, 0.25]),
     lambda _: sets.CovertypeDataModule(class_counts=[1, 2, 3]),
     lambda _: sets.HuggingFaceDataModule("x", "y", "y"),
+    lambda _: sets.HuggingFaceDataModule("x", "y", "z", std=[]),
     lambda _: sets.HuggingFaceDataModule("x", ["y", "z"], "w", transform=str),
     lambda _: sets.HuggingFaceDataModule("x", ["y", "z"], "w", in_memory=False),
     lambda _: sets.ShakespeareDataModule(split=SampleSplit()),

@@ -145,6 +145,7 @@ def test_gutenberg_speeches_as_leaf_reads_them():
 def test_roles_are_named_joined_and_filtered():
     line = "x" * 30
     play = ("A Play's", {"THE KING": [line, f"a   b  {line}", line], "SHORT": ["y"] * 5, "FEW": [line * 9] * 2})
+    play[1]["EDGE"] = ["x" * 25, "x" * 25, "x" * 27]  # with the spaces 80 characters, which have no next one
     (role,) = role_texts([play], min_lines=3)
     assert role.name == "A_Play_s_THE_KING"
     assert decoded(role.text) == f"{line} a b {line} {line} "

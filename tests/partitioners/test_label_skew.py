@@ -7,6 +7,7 @@ import numpy as np
 from fl_lightning.partitioners import (
     ClasswiseDirichletPartitioner,
     DirichletPartitioner,
+    IIDPartitioner,
     LimitedClassesPartitioner,
     Partitioner,
     PathologicalPartitioner,
@@ -125,8 +126,15 @@ def test_four_to_five_classes_each_and_nobody_all() -> None:
 
     assert 4 <= np.mean([counts.sum(axis=1).mean() for counts in present]) <= 5
     assert max(counts.sum(axis=1).max() for counts in present) <= 9
-    same = DirichletPartitioner(10, 0.02, max_classes_per_partition=9, seed=3)
-    assert device_experiment_partitioner("1.4", seed=3)(LABELS) == same(LABELS)
+
+
+def test_experiments_with_devices_have_the_seed_that_is_given() -> None:
+    for experiment, same in [
+        ("1.1", IIDPartitioner(10, seed=3)),
+        ("1.3", LimitedClassesPartitioner(10, range(5), seed=3)),
+        ("1.4", DirichletPartitioner(10, 0.02, max_classes_per_partition=9, seed=3)),
+    ]:
+        assert device_experiment_partitioner(experiment, seed=3)(LABELS) == same(LABELS)
 
 
 def test_a_class_that_no_limited_client_holds_goes_to_the_others() -> None:

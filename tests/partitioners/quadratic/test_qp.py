@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ from fl_lightning.partitioners import QPPartitioner, c_score, label_counts
 CLASS_COUNTS = np.full(10, 300)
 
 
-def test_samples_are_taken_in_order_as_the_solution_says() -> None:
+@pytest.mark.parametrize("rounding", ["margins", "columns"])
+def test_samples_are_taken_in_order_as_the_solution_says(rounding: Any) -> None:
     labels = np.repeat([5, 2, 7], [40, 60, 20])[np.random.default_rng(0).permutation(120)]
-    partitioner = QPPartitioner(6, class_alpha=0.5, burn_in=100, search=100, seed=2)
+    partitioner = QPPartitioner(6, class_alpha=0.5, burn_in=100, search=100, rounding=rounding, seed=2)
     partition = partitioner(labels)
 
     np.testing.assert_array_equal(label_counts(partition, labels), partitioner.solve(np.array([60, 40, 20])).counts)
