@@ -32,6 +32,7 @@ NAN = float("nan")
 TWO_CLIENTS = [np.array([0, 1]), np.array([2, 3])]
 IMAGES = torch.zeros(6, 1, 4, 4)
 PRIVACY = parts.DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-3)
+TWO = IIDPartitioner(2)
 ALL = data.WithinClientSplit(val=0.0, test=0.0)
 
 
@@ -45,6 +46,11 @@ def set_up(*clients: tuple[Tensor, ...], poison: Any = None, **options: Any) -> 
         module.poison_with(poison)
     module.setup()
     return module
+
+
+def set_up_two(x: Tensor = X, **options: Any) -> None:
+    """Share four samples out between two clients."""
+    TorchDatasetDataModule(TensorDataset(x, Y), TWO, split=ALL, **options).setup()
 
 
 def drawn(sampler: Callable[..., Any]) -> Tensor:
@@ -75,8 +81,8 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: data.ClientSplit(4, 2, val_fold=5),
     lambda _: data.ClientSplit(7).apply(9, IIDPartitioner(3)),
     lambda _: data.WithinClientSplit(0.5, 0.75),
-    lambda _: data.SampleSplit().apply(np.zeros((2, 3)), IIDPartitioner(2)),
-    lambda _: data.SampleSplit().apply(RAGGED, IIDPartitioner(2)),
+    lambda _: data.SampleSplit().apply(np.zeros((2, 3)), TWO),
+    lambda _: data.SampleSplit().apply(RAGGED, TWO),
     lambda _: data.SampleSplit().apply(9, 7),
     lambda _: data.SampleSplit(test="official").apply(9, IIDPartitioner(4)),
     lambda _: data.SampleSplit(test="official").apply(9, IIDPartitioner(4), np.array([0, 10])),
@@ -116,9 +122,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: set_up((X.long(), Y), standardize="global"),
     lambda _: set_up((X.long(), Y), impute="local"),
     lambda _: set_up((IMAGES, torch.zeros(6)), impute="global"),
-    lambda _: TorchDatasetDataModule(
-        TensorDataset(X.long(), Y), IIDPartitioner(2), split=ALL, feature_noise=0.5
-    ).setup(),
+    lambda _: set_up_two(X.long(), feature_noise=0.5),
     lambda _: set_up((X, Y), (torch.tensor([[0.0, 0.0, NAN]]), Y[:1]), standardize="global"),
     lambda _: set_up((X, Y), (torch.tensor([[0.0, -torch.inf, 0.0]]), Y[:1]), standardize="local"),
     lambda _: set_up((X, Y), test=(torch.tensor([[NAN, 0.0, 0.0]]), Y[:1]), standardize="global"),
@@ -142,6 +146,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: data.ClassArrival(2).samples(0, TWO_CLIENTS, None),
     lambda _: set_up((X, Y), changes=data.ClientRotation(2), standardize="local"),
     lambda _: set_up((X, Y), changes=data.ClientRotation(2), impute="local"),
+    lambda _: set_up_two(changes=data.ClientRotation(2), feature_noise=0.5),
     lambda _: set_up((X, Y), changes=data.ClientRotation(2), poison=data.LabelFlipping([0], 3)),
     lambda _: changing(fl.FedAvg(1.0), Wrong([0], [0], [])),
     lambda _: changing(fl.FedAvg(1.0), Wrong([0], [1])),
