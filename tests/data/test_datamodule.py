@@ -209,12 +209,14 @@ def test_a_trainer_trains_centrally_without_an_aggregation_callback_and_federate
 # ---- errors ----
 
 
-@pytest.mark.parametrize(("without", "is_told"), [("test", True), ("val", False)])
-def test_a_trainer_that_tests_without_test_samples_says_so(
-    without: str, is_told: bool, recwarn: pytest.WarningsRecorder
+@pytest.mark.parametrize(
+    ("without", "stage", "is_told"), [("test", "test", True), ("test", "predict", True), ("val", "test", False)]
+)
+def test_a_trainer_without_test_samples_says_so(
+    without: str, stage: str, is_told: bool, recwarn: pytest.WarningsRecorder
 ) -> None:
     data = Rows(FixedPartitioner(), split=FixedSplit(**{without: ()}))
-    quiet_trainer().test(Watched(2, 2), datamodule=data, verbose=False)
+    getattr(quiet_trainer(), stage)(Watched(2, 2), datamodule=data)
     assert any("no test samples" in str(warning.message) for warning in recwarn) == is_told
 
 

@@ -36,8 +36,8 @@ TWO = IIDPartitioner(2)
 ALL = data.WithinClientSplit(val=0.0, test=0.0)
 
 
-def run(observer: Any, callback: Any = None) -> Any:
-    return fit_clients(callback or fl.FedAvg(1.0), Quadratic(0.1), quadratic_clients([1.0], [1.0]), 1, observer)
+def run(*observers: Any, algorithm: Any = None) -> Any:
+    return fit_clients(algorithm or fl.FedAvg(1.0), Quadratic(0.1), quadratic_clients([1.0], [1.0]), 1, *observers)
 
 
 def set_up(*clients: tuple[Tensor, ...], poison: Any = None, **options: Any) -> TensorDataModule:
@@ -169,12 +169,14 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: watchers.Contribution().plot(),
     lambda _: watchers.Contribution("a.txt"),
     lambda _: run(watchers.Contribution()),
-    lambda _: run(watchers.Contribution(), fl.FedAsync(1)),
-    lambda _: run(watchers.Contribution(), fl.RADFed(2)),
+    lambda _: run(watchers.Contribution(), algorithm=fl.FedAsync(1)),
+    lambda _: run(watchers.Contribution(), algorithm=fl.RADFed(2)),
+    lambda _: run(watchers.BackdoorSuccess(data.Backdoor([0])), watchers.BackdoorSuccess(data.Backdoor([1]))),
+    lambda _: run(watchers.UpdateNorms(), type("Norms", (watchers.UpdateNorms,), {})()),
     lambda _: watchers.Timeline().plot(),
     lambda _: watchers.Timeline("a.txt"),
     lambda _: run(watchers.Timeline()),
-    lambda _: run(watchers.VirtualTime(fl.VirtualClock()), fl.FedAsync(1)),
+    lambda _: run(watchers.VirtualTime(fl.VirtualClock()), algorithm=fl.FedAsync(1)),
 ]
 
 

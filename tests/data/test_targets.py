@@ -101,7 +101,7 @@ def test_targets_that_a_transform_of_pairs_may_change_are_asked_for() -> None:
 
 
 def test_labels_are_flipped_in_the_target() -> None:
-    masked = TensorDataModule([(X, MASK, Y)], batch_size=None, target=2)
+    masked = TensorDataModule([(X, MASK, Y.double())], batch_size=None, target=2)
     masked.poison_with(LabelFlipping([0], num_classes=3))
     assert [part.tolist() for part in batch_of(masked)[1:]] == [[7] * 6, [2, 1, 0, 2, 1, 0]]
     weighted = SecondIsTarget([(X, Y[:, None].bool(), WEIGHTS)], batch_size=None)
