@@ -65,14 +65,9 @@ def changing(callback: Any, changes: data.Changes | None = None) -> None:
     fit(callback, models.LogisticRegressionClassifier(2, 3), module, 1)
 
 
-class Wrong(data.Changes):
-    """Returns what it is told."""
-
-    def __init__(self, *held: Sequence[int]) -> None:
-        self.every, self.held = 1, held
-
-    def samples(self, stage: int, clients: Sequence[np.ndarray], labels: Any) -> Any:
-        return self.held
+def giving(*held: Sequence[int]) -> data.Changes:
+    """Return changes by which clients have these samples."""
+    return type("Wrong", (data.Changes,), {"samples": lambda *given: held})(every=1)
 
 
 #: What is refused, perhaps with a folder.
@@ -108,6 +103,8 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: TensorDataModule([(X, Y)], val=(X, Y), split=data.WithinClientSplit(0.3)),
     lambda _: TensorDataModule([(X, Y)]).preprocessing(),
     lambda here: torch.save({}, here / "other.ckpt") or fl.load_preprocessing(here / "other.ckpt"),
+    lambda _: set_up((X, Y), (X, Y), standardize="local").preprocessing(),
+    lambda _: set_up((X, Y), (X, Y), standardize="local").preprocessing(2),
     # Targets.
     lambda _: set_up((X, Y)).outputs_and_targets(X, None),
     lambda _: set_up((X, Y)).outputs_and_targets([X], None),
@@ -148,9 +145,9 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: set_up((X, Y), changes=data.ClientRotation(2), impute="local"),
     lambda _: set_up_two(changes=data.ClientRotation(2), feature_noise=0.5),
     lambda _: set_up((X, Y), changes=data.ClientRotation(2), poison=data.LabelFlipping([0], 3)),
-    lambda _: changing(fl.FedAvg(1.0), Wrong([0], [0], [])),
-    lambda _: changing(fl.FedAvg(1.0), Wrong([0], [1])),
-    lambda _: changing(fl.FedAvg(1.0), Wrong([0, 1], [99], [])),
+    lambda _: changing(fl.FedAvg(1.0), giving([0], [0], [])),
+    lambda _: changing(fl.FedAvg(1.0), giving([0], [1])),
+    lambda _: changing(fl.FedAvg(1.0), giving([0, 1], [99], [])),
     lambda _: changing(fl.FedAsync()),
     lambda _: changing(fl.DiLoCo()),
     lambda _: changing(fl.FedAvg(1.0, partial="stale")),

@@ -49,10 +49,6 @@ def test_each_hospital_has_its_own(tmp_path: Path) -> None:
     assert first[:, 0].tolist() == pytest.approx([30 / (200 / 3) ** 0.5, 0.0], rel=1e-6)
     second = data.preprocessing(1)(NEW)
     assert second[:, 0].tolist() == pytest.approx([10 / (800 / 3) ** 0.5, 0.0], rel=1e-6)
-    with pytest.raises(ValueError, match=r"`client` must be one of the 2 clients that train, because.*got None"):
-        data.preprocessing()
-    with pytest.raises(ValueError, match=r"`client` must be one of the 2 clients that train, got 2"):
-        data.preprocessing(2)
 
 
 def test_means_of_all_and_deviations_of_each(tmp_path: Path) -> None:

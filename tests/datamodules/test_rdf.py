@@ -82,12 +82,7 @@ def test_pages_and_relations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zi
     assert relations == [("Top/Arts/Animation", f"Top/{name}") for name in [*targets.split(), "Recreation/Toons:2"]]
 
 
-def page(description: bytes) -> bytes:
-    return (
-        b'<ExternalPage about="u"><d:Title>T</d:Title><d:Description>'
-        + description
-        + b"</d:Description><topic>Top/A</topic></ExternalPage>"
-    )
+PAGE = b'<ExternalPage about="u"><d:Description>%b</d:Description><topic>Top/A</topic></ExternalPage>'
 
 
 def test_odd_characters(tmp_path: Path) -> None:
@@ -103,7 +98,7 @@ def test_odd_characters(tmp_path: Path) -> None:
         (b"1 > 0", "1 > 0"),
         (b"<![CDATA[x < y]]>", "x < y"),
     ]:
-        assert [text for _, _, text in read_pages(dump(tmp_path, page(written)))] == [read]
+        assert [text for _, _, text in read_pages(dump(tmp_path, PAGE % written))] == [read]
 
 
 def test_a_damaged_dump_is_named(tmp_path: Path) -> None:
@@ -111,7 +106,7 @@ def test_a_damaged_dump_is_named(tmp_path: Path) -> None:
         b"",
         HEAD + CONTENT[:-20],
         b"<html><body><p>404<br></body></html>",
-        HEAD + page(b"a < b") + TAIL,
+        HEAD + PAGE % b"a < b" + TAIL,
         gzip.compress(HEAD + CONTENT * 100 + TAIL)[:-30],
         gzip.compress(HEAD + CONTENT + TAIL)[:-8] + b"\0" * 8,
         b"\x1f\x8b\x08" + b"\0" * 7 + b"\xff" * 50,

@@ -97,10 +97,10 @@ def test_a_test_set_that_is_given_is_tested_on_and_only_that(split, training, va
     train = TensorDataset(torch.arange(12.0)[:, None], torch.arange(12) % 3)
     test = TensorDataset(-torch.arange(1.0, 6)[:, None], torch.arange(5) % 3)
     split = ClientSplit(num_folds=4) if split is None else split
+    given = {"partitioner": partitioners.IIDPartitioner(4)}
     if by == "clients":
-        data = ready(train, None, clients=[i % 4 for i in range(12)], test_dataset=test, split=split)
-    else:
-        data = ready(train, partitioners.IIDPartitioner(4), test_dataset=test, split=split)
+        given = {"partitioner": None, "clients": [i % 4 for i in range(12)]}
+    data = ready(train, **given, test_dataset=test, split=split)
     ((tested, _),) = data.test_dataloader()
     ((validated, _),) = data.val_dataloader()
     trained = [x for client in range(data.num_clients) for x in samples(data, client)]

@@ -81,11 +81,12 @@ def test_a_round_s_values_are_those_of_the_models_of_its_coalitions() -> None:
     assert float(module.w) == pytest.approx(0.25, abs=1e-15)
 
 
-def test_sampled_values_depend_on_the_seed_alone_and_add_up() -> None:
-    first, again = (Contribution(metric=closeness, exact_up_to=1, permutations=4) for _ in range(2))
+def test_sampled_values_depend_on_the_seed_alone_and_add_up_and_go_on_in_a_resumed_fit() -> None:
+    first, again, resumed = (Contribution(metric=closeness, exact_up_to=1, permutations=4) for _ in range(3))
     fit(first, rounds=2)
     fit(again, rounds=2)
-    assert first.records == again.records
+    resumed.load_state_dict(first.state_dict())
+    assert first.records == again.records == resumed.records
     gain = sum(record.shapley for record in first.records if record.round == 0)
     assert gain == pytest.approx(9.0 - 2.75**2)
 
@@ -100,11 +101,3 @@ def test_contributions_are_written_when_the_fit_ends(ending: str, tmp_path: Path
         head, *rows = [tuple(line.split(",")) for line in path.read_text("utf-8").splitlines()]
         assert head == ("round", "client", "shapley", "leave_one_out")
         assert rows == [tuple(map(str, record)) for record in contribution.records]
-
-
-def test_records_go_on_in_a_resumed_fit() -> None:
-    contribution = Contribution(metric=closeness)
-    fit(contribution, rounds=2)
-    other = Contribution(metric=closeness)
-    other.load_state_dict(contribution.state_dict())
-    assert other.records == contribution.records

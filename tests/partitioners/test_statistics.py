@@ -31,13 +31,10 @@ def test_label_entropy() -> None:
         assert label_entropy(np.array(counts)) == pytest.approx(expected, abs=1e-9)
 
 
-PARTITION = Partition((np.array([0, 1, 2, 3]), np.array([4, 7, 6, 5])))
-LABELS = np.array([1, 1, 9, 1, 9, 9, 1, 9, 5])
-
-
 def test_labels_are_counted_by_client_and_class() -> None:
     # class 5 belongs to a sample that no client has
-    assert label_counts(PARTITION, LABELS).tolist() == [[3, 0, 1], [1, 0, 3]]
+    partition = Partition(([0, 1, 2, 3], [4, 7, 6, 5]))
+    assert label_counts(partition, np.array([1, 1, 9, 1, 9, 9, 1, 9, 5])).tolist() == [[3, 0, 1], [1, 0, 3]]
 
 
 def test_statistics_of_a_partition() -> None:
