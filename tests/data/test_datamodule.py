@@ -258,7 +258,7 @@ def test_samples_belong_to_the_clients_that_the_source_names() -> None:
 
 def test_a_partitioner_goes_before_the_clients_of_the_source() -> None:
     data = ready(OfWriters(IIDPartitioner(2)))
-    assert data.num_clients == 2
+    assert (data.num_clients, data.num_unused) == (2, 0)
     assert data.client_names is None
 
 

@@ -60,7 +60,8 @@ def test_no_targets():
 
 def test_a_regression_needs_no_classes():
     x = torch.arange(12.0)[:, None]
-    data = ready(TensorDataset(x, x[:, 0] / 10), partitioner=partitioners.IIDPartitioner(3))
+    rows = TensorDataset(x, x[:, 0] / 10)
+    data = ready(rows, partitioners.IIDPartitioner(3), test_dataset=rows)
     assert data.labels is None
     assert data.statistics().num_samples == 12
 
