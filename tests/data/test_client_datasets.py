@@ -213,10 +213,11 @@ def test_evaluation_rows_of_clients_are_gathered_by_batches() -> None:
     clients = [(part[:, None], part.long()) for part in rows.split(sizes)]
     data = TensorDataModule(clients, val=clients, eval_batch_size=4)
     data.setup()
-    batches = [(x.flatten().tolist(), y.tolist()) for x, y in data.val_dataloader()]
+    loader = data.val_dataloader()
+    batches = [(x.flatten().tolist(), y.tolist()) for x, y in loader]
     assert batches == [([0, 1, 2, 3], [0, 1, 2, 3]), ([4, 5, 6, 7], [4, 5, 6, 7]), ([8, 9], [8, 9])]
     clients[2][0].fill_(-1.0)  # the tensors are the user's own, not copies
-    assert [x.flatten().tolist() for x, _ in data.val_dataloader()] == [[0, 1, 2, 3], [-1, -1, 6, 7], [8, 9]]
+    assert [x.flatten().tolist() for x, _ in loader] == [[0, 1, 2, 3], [-1, -1, 6, 7], [8, 9]]
     torch.manual_seed(0)
     drawn = torch.cat([x for x, _ in data.train_dataloader()]).flatten().tolist()
     assert sorted(drawn) == [-1, -1, 0, 1, 2, 3, 6, 7, 8, 9]

@@ -11,7 +11,7 @@ from fl_lightning.datamodules.glove import PAD, SEPARATOR, UNKNOWN, read_word_ve
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     path = tmp_path / "glove.txt"
-    path.write_text("the 0.5 -1.25\n, 1 2\nçafé 3e-1 4\n\u0085 7 8\n", encoding="utf-8", newline="\n")
+    path.write_bytes("the 0.5 -1.25\n, 1 2\nçafé 3e-1 4\n\u0085 7 8\n".encode() + b"\xff 5 6\n")
     return path
 
 
@@ -19,11 +19,10 @@ def test_words_stand_behind_padding_unknown_and_separator(table: Path) -> None:
     words = read_word_vectors(table)
 
     assert (PAD, UNKNOWN, SEPARATOR) == (0, 1, 2)
-    assert words.rows == {"the": 3, ",": 4, "çafé": 5, "\u0085": 6}
+    assert words.rows == {"the": 3, ",": 4, "çafé": 5, "\u0085": 6, "\ufffd": 7}
     assert words.vectors.dtype == np.float32
-    np.testing.assert_array_equal(
-        words.vectors, np.array([[0, 0], [1, 1], [-1, -1], [0.5, -1.25], [1, 2], [0.3, 4], [7, 8]], dtype=np.float32)
-    )
+    expected = [[0, 0], [1, 1], [-1, -1], [0.5, -1.25], [1, 2], [0.3, 4], [7, 8], [5, 6]]
+    np.testing.assert_array_equal(words.vectors, np.array(expected, dtype=np.float32))
 
 
 def test_a_text_is_title_separator_and_description(table: Path) -> None:

@@ -110,7 +110,7 @@ def images(mode: str) -> datasets.Dataset:
     """Image i has all pixels 10 i."""
     kinds = {"writer_id": datasets.Value("string"), "image": datasets.Image()}
     features = datasets.Features({**kinds, "label": datasets.ClassLabel(names=["zero", "one", "two"])})
-    pixels = [Image.new(mode, (5, 4), 10 * i if mode == "L" else (10 * i,) * 3) for i in range(9)]
+    pixels = [Image.new(mode, (5, 4), (10 * i,) * 3 if mode == "RGB" else 10 * i) for i in range(9)]
     content = {"writer_id": columns()["writer_id"], "image": pixels, "label": [i % 3 for i in range(9)]}
     return datasets.Dataset.from_dict(content, features=features)
 
@@ -127,6 +127,12 @@ def test_images_stay_bytes_until_they_are_on_the_device(tmp_path, mode, channels
     assert y.tolist() == [2, 2, 2]
     x, _ = data.on_after_batch_transfer([x[x[:, 0, 0, 0].argsort()], y], 0)
     assert x[:, 0, 0, 0].tolist() == pytest.approx([(value / 255 - 0.5) / 0.25 for value in (20, 50, 80)])
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("1", 1), ("P", 3)])
+def test_images_of_other_modes_are_grey_or_in_colours(tmp_path, mode, channels):
+    images(mode).save_to_disk(tmp_path / "saved")
+    assert ready(tmp_path / "saved", "image").source_inputs().shape == (9, channels, 4, 5)
 
 
 def test_rows_in_memory_and_on_demand_are_the_same(tmp_path):

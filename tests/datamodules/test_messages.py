@@ -23,8 +23,9 @@ ROWS = {"age": [1, 2, 3], "risk": ["low", "high", "low"], "site": ["a", "b", "a"
 
 
 def table(folder: Path, label: str = "risk", client: str | None = "site", rows: Any = None, **options: Any) -> None:
-    """Read three rows, of which some columns have other values."""
+    """Read three rows, of which some columns have other values, perhaps beside a file with two of the columns."""
     pd.DataFrame({**ROWS, **(rows or {})}).to_csv(folder / "t.csv", index=False)
+    pd.DataFrame(ROWS).to_csv(folder / "two.csv", index=False, columns=["risk", "site"])
     set_up(sets.TableDataModule(folder / "t.csv", label, client, **options))
 
 
@@ -94,6 +95,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda here: table(here, label="outcome"),
     lambda here: table(here, client="hospital"),
     lambda here: table(here, features=["weight"]),
+    lambda here: table(here, test_path=here / "two.csv"),
     lambda here: table(here, features=["site"]),
     lambda here: table(here, client=None),
     lambda here: table(here, rows={"Unnamed: 0": [0, 1, 2]}),

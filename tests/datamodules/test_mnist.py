@@ -42,6 +42,9 @@ def test_pixels_of_fedprox_are_standardised_over_all_images(tiny: Path) -> None:
     # The bytes of a pixel are 0 to 15, with mean 7.5 and variance (16² - 1) / 12.
     deviation = (255 / 12) ** 0.5 + 0.001
     assert x[:, 0, 3, 3].tolist() == pytest.approx([(i - 7.5) / deviation for i in range(16)], rel=1e-6)
+    # each pixel by itself: of means 1 and 20, and deviations 1 and 10
+    [[one]], [[other]] = datamodules.FedProxMNISTDataModule(tiny).as_inputs(torch.tensor([[[0, 10]], [[2, 30]]]))
+    assert other.tolist() == (-one).tolist() == pytest.approx([1 / 1.001, 10 / 10.001])
 
 
 def test_a_download_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ from fl_lightning.diagnostics import (
     pairwise_divergence,
     relative_distance,
 )
+from fl_lightning.loop import FederatedLoop
 from fl_lightning.models import LogisticRegressionClassifier
 from fl_lightning.parts import Participation, VirtualClock
 
@@ -283,10 +284,11 @@ def test_central_twin_follows_the_rounds_clients_only() -> None:
 def test_an_empty_round_has_no_divergence() -> None:
     nobody = Participation(available=lambda round_index: [])
     observers = [LocalDivergence(), UpdateNorms(), LocalCompute(), CentralTwin(), LocalAccuracy()]
+    observers.append(VirtualTime(VirtualClock()))
     data = TensorDataModule(quadratic_clients(**UNEQUAL), batch_size=None)
     curve = curves([FedAvg(1.0, participation=nobody), *observers], Quadratic(0.1, 1.0), data, 2)
     assert curve["fed/divergence"] == curve["fed/update_norm"] == []
-    assert curve["fed/local_steps"] == [0.0, 0.0]
+    assert curve["fed/local_steps"] == curve["fed/virtual_time"] == [0.0, 0.0]
     assert curve["fed/central_distance"] == [0.0, 0.0]
 
 
@@ -306,3 +308,34 @@ def test_buffers_do_not_count() -> None:
     [row] = curves([FedAvg(1.0), CentralTwin(), LocalDivergence(), UpdateNorms()], Normed(), data, 1).rounds
     names = ("fed/central_distance", "fed/divergence", "fed/update_norm_max")
     assert [row[name] for name in names] == pytest.approx([0.0] * 3, abs=1e-7)
+
+
+class WithAnother:
+    """The loop of a fit, which another process joins with something of its own."""
+
+    def __init__(self, loop: FederatedLoop, theirs: Any) -> None:
+        self.loop, self.theirs = loop, theirs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.loop, name)
+
+    def gather_objects(self, mine: Any) -> list[Any]:
+        return [mine, self.theirs]
+
+
+def test_what_another_process_has_seen_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    def log(observer: Any, theirs: Any) -> dict[str, float]:
+        place = f"{type(observer).__module__}.loop_of"
+        monkeypatch.setattr(place, lambda trainer: WithAnother(trainer.fit_loop, theirs))
+        data = TensorDataModule([(torch.ones(2, 1), torch.ones(2))], batch_size=None)
+        [row] = curves([FedAvg(1.0), observer], Sign(), data, 1).rounds
+        return row
+
+    # w is 1 and does not move
+    compute = LocalCompute()
+    row = log(compute, [(5, 10, 20)])
+    assert (row["fed/local_steps"], row["fed/local_samples"], compute.rounds_of_client) == (11, 22, {0: 1, 5: 1})
+    assert log(UpdateNorms(), [2.0])["fed/update_norm"] == 1.0
+    assert log(LocalDivergence(), [torch.tensor([-1.0])])["fed/divergence"] == 2.0
+    row = log(LocalAccuracy(), ([(5, 0.5)], {5: 0.25}))
+    assert (row["fed/local_acc"], row["fed/aggregated_acc"]) == (0.75, 0.625)
