@@ -91,7 +91,11 @@ def test_it_gets_the_clients_position_and_samples_and_the_epochs_generator() -> 
 
 
 def test_central_training_draws_each_clients_samples_in_its_way() -> None:
-    data = ready(sampler=lambda client, dataset, generator: [client] * len(dataset), batch_size=5)
+    def same(client: int, dataset: Any, generator: torch.Generator) -> list[int]:
+        assert isinstance(generator, torch.Generator)
+        return [client] * len(dataset)
+
+    data = ready(sampler=same, batch_size=5)
     torch.manual_seed(0)
     first, second = ([x for batch, _ in data.train_dataloader() for x in batch.tolist()] for _ in range(2))
     # client 0 draws its sample 0 eight times, client 1 its sample 1 three times, client 2 its sample 2 five times

@@ -99,6 +99,8 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: data.Source((X, Y), Y + 1, class_names=["cat", "dog"]),
     lambda _: data.Source((X, Y), Y - 1, class_names=["cat", "dog"]),
     lambda _: fl.FederatedDataModule().load(),
+    lambda _: TensorDataModule([(X, Y), 3]),
+    lambda _: ClientDatasetsModule([["a"], ["b"]], test=[None, 3]),
     lambda _: TensorDataModule([(X, Y)]).odd,
     lambda _: TensorDataModule([(X, Y)], val=(X, Y), split=data.WithinClientSplit(0.3)),
     lambda _: TensorDataModule([(X, Y)]).preprocessing(),

@@ -89,6 +89,7 @@ def test_a_constant_feature_becomes_zero():
         (torch.float64, 0.2, 3),
         (torch.float64, 1e6 / 3, 1001),
         (torch.float32, -0.1, 10),
+        (torch.float32, 3.0, 1),
         (torch.float16, 1e-8, 1001),
     ]:
         x = torch.full((n, 1), value, dtype=dtype)

@@ -97,6 +97,7 @@ def test_the_named_set_ups():
     assert (data.standardize, data.batch_size, data.class_counts) == ("local", 256, (211_560, 280_440))
     partitioner = data.partitioner
     assert (partitioner.num_clients, partitioner.size_alpha, partitioner.class_alpha) == (100, 1.0, 0.1)
+    assert (partitioner.burn_in_stop, partitioner.seed) == (1.1, 1020)
     data = CovertypeDataModule.named("COVFEAT-G", feature_partitioner=by_area, batch_size=64)
     assert (data.standardize, data.batch_size, data.partitioner) == ("global", 64, None)
     assert CovertypeDataModule.named("COVCLS-G", "elsewhere").data_dir == Path("elsewhere")

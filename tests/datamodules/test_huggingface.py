@@ -92,7 +92,8 @@ def test_several_columns_of_numbers(tmp_path):
     assert x.mean(dim=0).tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
 
 
-def test_lists_of_numbers(tmp_path):
+def test_lists_of_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr("fl_lightning.datamodules.huggingface._ROWS", 4)
     path = write(tmp_path, "t.parquet")
     assert ready(path, "pair").source_inputs()[3].tolist() == [3.0, -3.0]
     tokens = ready(path, "tokens", pad_value=-1).source_inputs()

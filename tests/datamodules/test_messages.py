@@ -80,7 +80,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda here: sets.DMOZDataModule(here).load(),
     lambda here: sets.EICUDataModule(here).load(),
     lambda here: sets.EICUDataModule(write_eicu(here, eicu_tables({1: 8}, {1: 1}))).load(),
-    lambda here: sets.MNISTDataModule(here, TWO, download=False).load(),
+    lambda here: set_up(sets.MNISTDataModule(here, TWO, download=False)),
     lambda here: sets.CIFAR10DataModule(here, TWO, download=False).load(),
     lambda here: sets.ShakespeareDataModule(here, source="leaf").load(),
     lambda here: set_up(sets.ShakespeareDataModule(write_markdown_plays(here), source="markdown", min_samples=1000)),

@@ -80,6 +80,12 @@ def test_clients_and_classes_are_told_apart_as_they_are_written(tmp_path, writte
     assert data.feature_names == ["age", *(f"risk={name}" for name in data.client_names)]
 
 
+def test_clients_that_are_a_feature_too_are_numbers(tmp_path):
+    (tmp_path / "t.csv").write_text("site,risk\n01,a\n2,b\n1,b\n")
+    data = ready(tmp_path / "t.csv", features=["site"], categorical=())
+    assert (data.client_names, data.source_inputs().flatten().tolist()) == (["1", "2"], [1.0, 2.0, 1.0])
+
+
 def test_a_partitioner_takes_the_place_of_the_client_column(tmp_path, caplog):
     caplog.set_level("INFO", "lightning.pytorch")
     data = ready(write(tmp_path / "t.csv", frame()), partitioner=IIDPartitioner(4))

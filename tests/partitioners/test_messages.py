@@ -84,6 +84,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: partitioners.IIDPartitioner(2)(np.zeros((4, 1))),
     lambda _: partitioners.QPPartitioner(50).solve(np.array([25, 26])),
     lambda _: partitioners.QPPartitioner(2).solve(np.array([3, 0])),
+    lambda _: partitioners.QPPartitioner(2).solve(np.array([], dtype=int)),
     lambda _: partitioners.QPPartitioner(2).solve(RAGGED),
     lambda _: round_columns(np.array([[0.0, 0.0], [2.0, 1.0]]), np.random.default_rng(0)),
     lambda _: by_features(FEW * 0.5, FEW),

@@ -33,6 +33,7 @@ def test_clients_can_be_drawn_in_their_own_order_and_limited() -> None:
     one, many = Partition((np.array([0]),)), IIDPartitioner(1000)(np.arange(1000))
     assert plot_label_distributions(one, LABELS).axes.get_title() == "1 client"
     assert plot_label_distributions(many, None).axes.get_title() == "100 of 1,000 clients"
+    assert plot_label_distributions(many, None, max_clients=101).figure.get_size_inches().tolist() == [17, 4.5]
 
 
 @pytest.mark.parametrize(("num_classes", "legend"), [(20, True), (60, False)])

@@ -170,6 +170,9 @@ def test_rounding_goes_to_the_nearest_matrix_of_the_same_margins() -> None:
     alpha = np.array([[0.9, 0.1, 2.0], [0.1, 0.9, 0.0]])
 
     assert round_margins(alpha).tolist() == [[1, 0, 2], [0, 1, 0]]
+    # two in place of 0.9, and one each of 0.45, would be nearer by the sum of 1 - 2 f
+    alpha = np.array([[0.9, 0.55, 0.55], [0.55, 0.45, 0.0], [0.55, 0.0, 0.45]])
+    assert np.abs(round_margins(alpha) - alpha).max() < 1
 
 
 def test_noise_around_whole_numbers_is_not_rounded_down() -> None:
