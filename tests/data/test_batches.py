@@ -5,20 +5,12 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Dataset, RandomSampler, Subset, TensorDataset
+from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, Subset, TensorDataset
 
 from fl_lightning.data import TensorDataModule, client_batches, make_loader
 from fl_lightning.data.batches import evaluation_batch_size
 
-
-class Words(Dataset):
-    """Samples that are dicts, as text data sets give them."""
-
-    def __len__(self) -> int:
-        return 7
-
-    def __getitem__(self, index: int) -> dict[str, int]:
-        return {"token": 10 * index, "label": index % 2}
+WORDS = [{"token": 10 * index, "label": index % 2} for index in range(7)]
 
 
 class Doubled(TensorDataset):
@@ -39,8 +31,8 @@ DATASETS = {
     "nested subset": Subset(Subset(tensor_dataset(40), np.arange(10, 30)), [4, 0, 19]),
     "own samples": Doubled(*tensor_dataset().tensors),
     "subset of own samples": Subset(Doubled(*tensor_dataset().tensors), [4, 0, 9]),
-    "dicts": Words(),
-    "subset of dicts": Subset(Words(), [6, 1, 2]),
+    "dicts": WORDS,
+    "subset of dicts": Subset(WORDS, [6, 1, 2]),
     "one sample": tensor_dataset(1),
 }
 
@@ -103,7 +95,7 @@ def test_a_batch_of_an_evaluation_holds_a_mebibyte_of_256_to_4096_samples():
         several = Subset(rows, [0, 2]), ConcatDataset([rows, rows])
         assert [evaluation_batch_size(dataset) for dataset in (rows, *several)] == [expected] * 3
     assert evaluation_batch_size(TensorDataset(torch.zeros(3, 0))) == 4096
-    assert evaluation_batch_size(Words()) == 256
+    assert evaluation_batch_size(WORDS) == 256
     data = TensorDataModule([(torch.zeros(3, 500), labels)], val=(torch.zeros(3, 500), labels))
     data.setup()
     assert data.val_dataloader().batch_size == 512

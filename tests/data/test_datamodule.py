@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers.toys import Watched, quiet_trainer
 from helpers.written import assert_as_in
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from fl_lightning import FedAvg, FederatedDataModule
 from fl_lightning.data import FederatedSplit, Source, Split, WithinClientSplit
@@ -48,19 +48,12 @@ class Rows(FederatedDataModule):
         return Source(TensorDataset(x, torch.from_numpy(LABELS)), LABELS, class_names=("even", "odd"))
 
 
-class Pairs(Dataset):
-    def __len__(self) -> int:
-        return 12
-
-    def __getitem__(self, index: int) -> dict[str, int]:
-        return {"index": int(index)}
-
-
 class Listed(FederatedDataModule):
     """Samples that are no tensors, without labels."""
 
     def load(self) -> Source:
-        return Source(Pairs(), None, collate_fn=lambda samples: [sample["index"] for sample in samples])
+        samples = [{"index": index} for index in range(12)]
+        return Source(samples, collate_fn=lambda batch: [sample["index"] for sample in batch])
 
 
 def ready(data: FederatedDataModule) -> FederatedDataModule:

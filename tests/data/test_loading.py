@@ -59,10 +59,6 @@ def test_a_smaller_last_batch_is_dropped_and_a_small_client_keeps_its_one() -> N
 # ---- the order ----
 
 
-def in_reverse(client: int, dataset: Any, generator: torch.Generator) -> list[int]:
-    return list(reversed(range(len(dataset))))
-
-
 def balanced(client: int, dataset: Any, generator: torch.Generator) -> WeightedRandomSampler:
     labels = find_targets(dataset)
     assert labels is not None
@@ -71,7 +67,7 @@ def balanced(client: int, dataset: Any, generator: torch.Generator) -> WeightedR
 
 @pytest.mark.parametrize("drop_last", [True, False])
 def test_a_function_draws_the_order_of_a_clients_samples(drop_last: bool) -> None:
-    data = ready(sampler=in_reverse, drop_last=drop_last)
+    data = ready(sampler=lambda client, dataset, generator: range(len(dataset) - 1, -1, -1), drop_last=drop_last)
     assert batches(data, 0) == [[7, 6, 5, 4], [3, 2, 1, 0]]
     assert batches(data, 2) == [[24, 23, 22, 21], *([] if drop_last else [[20]])]
 

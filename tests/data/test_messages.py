@@ -130,7 +130,6 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: set_up((X, Y)).poison_with(data.LabelFlipping([0], 3)),
     lambda _: set_up((X, Y, Y), poison=data.LabelFlipping([0], 3)),
     lambda _: set_up((X, Y / 2), poison=data.LabelFlipping([0], 3)),
-    lambda _: set_up((X, X.long()), poison=data.LabelFlipping([0], 3)),
     lambda _: set_up((X, X.long()), poison=data.Backdoor([0], size=2)),
     lambda _: set_up((X, torch.tensor([0, 1, 5, 2])), poison=data.LabelFlipping([0], 3)),
     lambda _: data.Backdoor([0, 7]).apply(X, X[:, 0], TWO_CLIENTS),

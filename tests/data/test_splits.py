@@ -6,7 +6,6 @@ from fl_lightning.data import ClientSplit, FederatedSplit, SampleSplit, WithinCl
 from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner, Partition
 
 LABELS = np.arange(1000) % 10
-SPLITS = [ClientSplit, SampleSplit, WithinClientSplit]
 
 
 def all_samples(split: FederatedSplit) -> list[int]:
@@ -22,7 +21,7 @@ def same(a: FederatedSplit, b: FederatedSplit) -> bool:
 
 
 def test_a_split_is_a_function_of_labels_and_seed() -> None:
-    for kind in SPLITS:
+    for kind in [ClientSplit, SampleSplit, WithinClientSplit]:
         np.random.seed(5)
         state = np.random.get_state()[1].tolist()  # type: ignore[index]
         partitioner = DirichletPartitioner(20, alpha=1.0)

@@ -91,7 +91,8 @@ def test_entropy_by_hand() -> None:
     # in the end client and class are independent: ln 4
     assert curve[30] == pytest.approx(1.386294361, abs=1e-3)
     # where nobody stays, the clients exchange their samples
-    moved = entropy_curve(PAIR, np.array([0, 1, 1]), np.array([5, 9, 9]), steps=1, stay_weight=1e-12)
+    homes = np.repeat([0, 1], [10, 20])
+    moved = entropy_curve(PAIR, homes, homes, steps=1, stay_weight=1e-12)
     assert moved[1] == pytest.approx(moved[0])
     partition = TopicGraphPartitioner(PAIR, 1, stay_weight=1e-12)(np.array([0, 1, 1]))
     assert [indices.tolist() for indices in partition.indices] == [[1, 2], [0]]
