@@ -56,9 +56,8 @@ def test_each_data_set_is_a_training_client() -> None:
     assert batches == [[[0, 1], [2, 3], [4]], [[5, 6]], [[7, 8], [9]]]
     assert numbers(data.train_dataloader()) == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
     assert data.val_dataloader() == data.test_dataloader() == []
-    assert repr(ClientDatasetsModule(CLIENTS, batch_size=2)) == (
-        "ClientDatasetsModule(3 clients, 10 samples, batch_size=2)"
-    )
+    shown = repr(ClientDatasetsModule(CLIENTS, batch_size=2))
+    assert shown == "ClientDatasetsModule(3 clients, 10 samples, batch_size=2)"
 
 
 def test_data_sets_are_neither_copied_nor_read_before_a_client_trains() -> None:

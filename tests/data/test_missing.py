@@ -42,11 +42,13 @@ def test_the_mean_of_all_training_clients_stands_for_nan() -> None:
 
 
 def test_a_clients_own_mean_stands_for_nan() -> None:
-    data = ready(rows((1.0, NAN), (3.0, 4.0)), rows((NAN, 8.0)), test=[rows((NAN, NAN))], impute="local")
+    held_out = {"val": [rows((NAN, NAN))], "test": [rows((NAN, NAN))]}
+    data = ready(rows((1.0, NAN), (3.0, 4.0)), rows((NAN, 8.0)), **held_out, impute="local")
     # client 1 never observed column 0, so that the mean of all, 2, stands there
     assert inputs(data, 0) == [[1.0, 4.0], [3.0, 4.0]]
     assert inputs(data, 1) == [[2.0, 8.0]]
-    assert next(iter(data.test_dataloader()))[0].tolist() == [[2.0, 4.0]]
+    for loader in (data.val_dataloader(), data.test_dataloader()):
+        assert next(iter(loader))[0].tolist() == [[2.0, 4.0]]
 
 
 def test_nan_is_filled_before_standardisation_and_the_users_tensors_stay() -> None:

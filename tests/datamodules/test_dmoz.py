@@ -130,15 +130,15 @@ def test_changed_files_make_a_cache_of_their_own(dumps: Path) -> None:
     cache.write_bytes(cache.read_bytes()[:-1])
     with pytest.warns(UserWarning, match=rf"{cache} does not agree with its checksums"):
         assert ready(dumps).data_fingerprint() == plain.data_fingerprint()
+    for place, name in enumerate(["dmoz/content.rdf.u8", "dmoz/structure.rdf.u8", "glove/glove.6B.50d.txt"]):
+        addition = "new 1 2\n" if name.startswith("glove") else "<!-- newer -->\n"
+        (dumps / name).write_text((dumps / name).read_text(encoding="utf-8") + addition, encoding="utf-8")
+        ready(dumps)
+        assert len(list(cache.parent.iterdir())) == 2 + place
     path = dumps / "dmoz" / "content.rdf.u8"
     path.with_name("content.rdf.u8.gz").write_bytes(gzip.compress(path.read_bytes()))
     path.unlink()
     assert ready(dumps).data_fingerprint() == plain.data_fingerprint()
-    for place, name in enumerate(["dmoz/structure.rdf.u8", "glove/glove.6B.50d.txt"]):
-        addition = "new 1 2\n" if name.startswith("glove") else "<!-- newer -->\n"
-        (dumps / name).write_text((dumps / name).read_text(encoding="utf-8") + addition, encoding="utf-8")
-        ready(dumps)
-        assert len(list((dumps / "dmoz" / "cache").iterdir())) == 3 + place
 
 
 def test_long_texts_are_cut_with_a_warning(dumps: Path) -> None:

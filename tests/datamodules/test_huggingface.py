@@ -74,15 +74,18 @@ def test_a_data_set_by_name_is_loaded_as_asked(tmp_path, monkeypatch):
     assert calls == [("owner/set", "small", {"data_files": None, "cache_dir": str(tmp_path)})] * 2
 
 
-def test_a_builder_with_files_by_split(tmp_path):
+def test_files_and_a_folder_with_a_test_split(tmp_path):
     files = {"train": str(write(tmp_path, "a.parquet")), "test": str(write(tmp_path, "b.parquet", rows=4))}
-    options = {"data_files": files, "test_split": "test", "client": None, "partitioner": IIDPartitioner(3)}
-    data = ready("parquet", **options, split=ClientSplit(3))
-    ((x, _),) = data.test_dataloader()
-    assert x[:, 0].tolist() == [0.0, 0.5, 1.0, 1.5]
-    assert data.client_sizes.tolist() == [3, 3]  # of 3 clients one validates; no test sample trains
-    assert sorted(np.concatenate(data.partition.indices).tolist()) == list(range(9))
-    assert data.client_names is None
+    parts = {"train": datasets.Dataset.from_dict(columns()), "test": datasets.Dataset.from_dict(columns(4))}
+    datasets.DatasetDict(parts).save_to_disk(tmp_path / "both")
+    options = {"test_split": "test", "client": None, "partitioner": IIDPartitioner(3)}
+    for path, data_files in [("parquet", files), (tmp_path / "both", None)]:
+        data = ready(path, **options, data_files=data_files, split=ClientSplit(3))
+        ((x, _),) = data.test_dataloader()
+        assert x[:, 0].tolist() == [0.0, 0.5, 1.0, 1.5]
+        assert data.client_sizes.tolist() == [3, 3]  # of 3 clients one validates; no test sample trains
+        assert sorted(np.concatenate(data.partition.indices).tolist()) == list(range(9))
+        assert data.client_names is None
 
 
 def test_several_columns_of_numbers(tmp_path):

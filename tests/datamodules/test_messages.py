@@ -62,6 +62,7 @@ def play(folder: Path) -> None:
 CALLS: list[Callable[[Path], Any]] = [
     lambda _: sets.CIFAR10DataModule(crop_probability=0.5),
     lambda _: sets.CIFAR10DataModule(mean=[0.5, 0.25]),
+    lambda _: sets.CIFAR10DataModule(std=[0.5, 0.0, 0.5]),
     lambda _: sets.CovertypeDataModule(class_counts=[1, 2, 3]),
     lambda _: sets.HuggingFaceDataModule("x", "y", "y"),
     lambda _: sets.HuggingFaceDataModule("x", "y", "z", std=[]),

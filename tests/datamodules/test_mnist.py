@@ -55,6 +55,9 @@ def test_a_download_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("torchvision.datasets.mnist.MNIST.mirrors", ["https://example.invalid/"])
     with pytest.raises(RuntimeError, match=r"MNIST could not be downloaded .*Put train-images.*FL_LIGHTNING_DATA"):
         datamodules.MNISTDataModule(tmp_path, IIDPartitioner(2)).prepare_data()
+    monkeypatch.setattr("torchvision.datasets.mnist.EMNIST.download", fail)
+    with pytest.raises(RuntimeError, match=r"EMNIST could not be downloaded \(no route\)"):
+        datamodules.EMNISTDataModule(tmp_path).prepare_data()
 
 
 def test_emnist_letters_are_upright_and_counted_from_0(tmp_path: Path) -> None:
@@ -70,10 +73,3 @@ def test_emnist_letters_are_upright_and_counted_from_0(tmp_path: Path) -> None:
     assert first.dataset.tensors[1].tolist() == [0, 9, 1, 9]
     assert first.test_indices.tolist() == [2, 3]
     assert first.class_names == list("abcdefghij")
-
-
-def test_fashion_mnist_has_a_folder_of_its_own(tiny: Path) -> None:
-    (tiny / "MNIST").rename(tiny / "FashionMNIST")
-    source = datamodules.FashionMNISTDataModule(tiny).load()
-    assert len(source.labels) == 16
-    assert source.class_names[0] == "T-shirt/top"

@@ -107,8 +107,9 @@ def test_a_test_file_is_the_official_test_set(tmp_path):
     assert x[:, 0].tolist() == [13.0, 12.0, 14.0]  # of the clients a, b, c
     assert data.partition.sizes.tolist() == [5, 5, 5]
     options = {"label": "height", "regression": True, "categorical": ["colour", "risk"]}
-    ((_, y),) = ready(**files, **options).test_dataloader()
-    assert sorted(y.tolist()) == [24.0, 26.0, 28.0]
+    ((x, y),) = ready(**files, **options).test_dataloader()
+    # the age, and indicators of two colours and two risks
+    assert (x.shape, sorted(y.tolist())) == ((3, 5), [24.0, 26.0, 28.0])
     assert data.client_sizes.tolist() == [4, 4, 4]
 
 

@@ -49,6 +49,7 @@ def test_targets_are_found():
         data = ready(Squares(**{name: kind(classes(12))}))
         assert data.labels.tolist() == classes(12)
         assert samples(data, 1) == [1.0, 16.0, 49.0, 100.0]
+    assert ready(Squares(targets=[0.5] * 12, y=classes(12))).labels.tolist() == classes(12)
     assert samples(ready(Squares(), targets=torch.tensor(classes(12))), 0) == [0.0, 9.0, 36.0, 81.0]
 
 

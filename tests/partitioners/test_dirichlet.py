@@ -9,12 +9,6 @@ from fl_lightning.partitioners import DirichletPartitioner, label_counts
 from fl_lightning.partitioners.dirichlet import sizes_from_draws
 
 
-def test_balanced_sizes_leave_out_the_remainder() -> None:
-    partition = DirichletPartitioner(3, alpha=0.5)(np.arange(11) % 2)
-
-    assert partition.sizes.tolist() == [3, 3, 3]
-
-
 def test_lognormal_draws_are_scaled_and_truncated_and_the_first_client_gets_the_rest() -> None:
     # oracle O13f: (3.7, 2.2, 4.1) of 10 truncates to (3, 2, 4)
     assert sizes_from_draws(np.array([3.7, 2.2, 4.1]), 10).tolist() == [4, 2, 4]
@@ -29,9 +23,10 @@ def test_lognormal_sizes_use_all_samples_and_spread_as_asked() -> None:
 
 
 def test_a_class_is_taken_in_the_order_of_the_data_set() -> None:
-    labels = np.arange(300) % 3
+    labels = np.arange(302) % 3
     partition = DirichletPartitioner(4, alpha=0.5)(labels)
 
+    assert partition.sizes.tolist() == [75] * 4  # the remainder is left out
     for indices in partition.indices:
         for label in range(3):
             assert (np.diff(indices[labels[indices] == label]) > 0).all()

@@ -51,12 +51,10 @@ def test_many_classes_get_a_colour_bar_instead_of_a_legend(num_classes: int, leg
         assert bar.collections[-1].cmap.name == "viridis"
 
 
-def test_a_notebook_shows_the_picture_and_a_prompt_one_line(tmp_path: Path) -> None:
+def test_a_notebook_shows_the_picture_and_a_prompt_one_line() -> None:
     plot = plot_label_distributions(PARTITION, LABELS)
 
     assert plot._repr_png_().startswith(b"\x89PNG")
-    plot.savefig(tmp_path / "plot.png", dpi=50)
-    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     assert repr(plot) == "LabelPlot(3 clients, 2 classes; `.savefig(path)` writes it)"
 
 

@@ -133,6 +133,12 @@ def test_a_rectangle_of_a_quarter_sample(step: float, rule: str, share: float) -
     assert ((moved - TARGET) ** 2).sum() == pytest.approx(1.25)
 
 
+def test_one_chunk_of_moves_follows_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fl_lightning.partitioners.quadratic.draws._CHUNK", 1)
+    moved = move(OPTIMUM, TARGET, ScriptedGenerator(0.5), burn_in=3, step=0.5, step_rule="absolute")
+    np.testing.assert_allclose(moved, [[3.75, 1.25], [2.25, 2.75]])
+
+
 def test_the_loss_of_every_move_is_known() -> None:
     # by O13d the loss is 1 + 4 e^2, e being how far the first entry has moved from 4.5; the walk stops beyond e = 0.25
     rng = np.random.default_rng(0)
