@@ -158,23 +158,20 @@ def test_logged_training_loss_leaves_the_penalty_out() -> None:
     assert trainer.callback_metrics["train_loss"].item() == pytest.approx(math.log(2))
 
 
-@pytest.mark.parametrize(
-    ("module", "slope"),
-    [
+def test_the_cross_entropy_may_take_sigmoids_or_the_softmax() -> None:
+    for module, slope in [
         (LogisticRegressionClassifier(1, 2, lr=0.1, sigmoid=True), 1 / 4),
         # the Jacobian at 0 is ((1/4, -1/4), (-1/4, 1/4))
         (MLPClassifier(1, (), 2, lr=0.1, softmax=True), 1 / 2),
-    ],
-)
-def test_the_cross_entropy_may_take_sigmoids_or_the_softmax(module: MLPClassifier, slope: float) -> None:
-    weight, bias = module.parameters()
-    nn.init.zeros_(weight)
-    nn.init.zeros_(bias)
-    assert module(torch.tensor([[2.0]])).tolist() == [[0.5, 0.5]]
-    step(module, 1)
-    # (-1/2, 1/2) as without them, times their slope at 0
-    assert weight.flatten().tolist() == pytest.approx([0.1 * slope, -0.1 * slope])
-    assert bias.tolist() == pytest.approx([0.05 * slope, -0.05 * slope])
+    ]:
+        weight, bias = module.parameters()
+        nn.init.zeros_(weight)
+        nn.init.zeros_(bias)
+        assert module(torch.tensor([[2.0]])).tolist() == [[0.5, 0.5]]
+        step(module, 1)
+        # (-1/2, 1/2) as without them, times their slope at 0
+        assert weight.flatten().tolist() == pytest.approx([0.1 * slope, -0.1 * slope])
+        assert bias.tolist() == pytest.approx([0.05 * slope, -0.05 * slope])
 
 
 def test_adam_moves_by_its_learning_rate_first() -> None:

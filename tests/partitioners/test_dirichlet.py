@@ -32,25 +32,23 @@ def test_a_class_is_taken_in_the_order_of_the_data_set() -> None:
             assert (np.diff(indices[labels[indices] == label]) > 0).all()
 
 
-@pytest.mark.parametrize(
-    ("alpha", "expected"),
-    [
+def test_clients_and_classes_are_drawn_as_the_sequential_rule_says() -> None:
+    for alpha, expected in [
         # Both priors are one class, the same one in half of the cases. Then clients hold one class each unless they
         # alternate in the first two picks: 1/2 * 1/2.
         (1e-4, 1 / 4),
         # Classes and clients are both fair draws until used up. The positions {1,2|3,4}, {1,3|2,4}, {1,4|2,3} are
         # paired with probabilities 1/2, 1/4, 1/4; clients hold one class each if both pair alike.
         (1e7, 1 - (1 / 4 + 1 / 16 + 1 / 16)),
-    ],
-)
-def test_clients_and_classes_are_drawn_as_the_sequential_rule_says(alpha: float, expected: float) -> None:
-    labels = np.array([0, 0, 1, 1])
-    mixed = [
-        len(set(labels[DirichletPartitioner(2, alpha=alpha, seed=seed)(labels).indices[0]])) == 2 for seed in range(500)
-    ]
+    ]:
+        labels = np.array([0, 0, 1, 1])
+        mixed = [
+            len(set(labels[DirichletPartitioner(2, alpha=alpha, seed=seed)(labels).indices[0]])) == 2
+            for seed in range(500)
+        ]
 
-    # four standard errors
-    assert np.mean(mixed) == pytest.approx(expected, abs=4 * math.sqrt(0.25 / 500))
+        # four standard errors
+        assert np.mean(mixed) == pytest.approx(expected, abs=4 * math.sqrt(0.25 / 500))
 
 
 @pytest.mark.parametrize("num_classes", [1, 40])

@@ -115,22 +115,19 @@ class ScriptedGenerator:
         return np.full(size, self.share)
 
 
-@pytest.mark.parametrize(
-    ("step", "rule", "share"),
-    [
+def test_a_rectangle_of_a_quarter_sample() -> None:
+    for step, rule, share in [
         # the bound is min(4.5, 3.5), or 0.5 samples
         (1.0, "relative", 0.25 / 3.5),
         (0.5, "relative", 0.5 / 3.5),
         (0.5, "absolute", 0.5),
         (9.0, "absolute", 0.25 / 3.5),
-    ],
-)
-def test_a_rectangle_of_a_quarter_sample(step: float, rule: str, share: float) -> None:
-    # oracle O13d
-    moved = move(OPTIMUM, TARGET, ScriptedGenerator(share), burn_in=1, step=step, step_rule=rule)
+    ]:
+        # oracle O13d
+        moved = move(OPTIMUM, TARGET, ScriptedGenerator(share), burn_in=1, step=step, step_rule=rule)
 
-    np.testing.assert_allclose(moved, [[4.25, 0.75], [1.75, 3.25]])
-    assert ((moved - TARGET) ** 2).sum() == pytest.approx(1.25)
+        np.testing.assert_allclose(moved, [[4.25, 0.75], [1.75, 3.25]])
+        assert ((moved - TARGET) ** 2).sum() == pytest.approx(1.25)
 
 
 def test_one_chunk_of_moves_follows_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
