@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -34,9 +35,25 @@ TABLE: dict[str, Any] = {
 }
 
 
+def spec(class_path: str, **arguments: Any) -> dict[str, Any]:
+    """Return the spec of an object: what is called, and with which arguments."""
+    return {"class_path": class_path, "init_args": arguments}
+
+
 def small(**changes: Any) -> dict[str, Any]:
     """Return the table with other entries at the top level."""
     return {**copy.deepcopy(TABLE), **copy.deepcopy(changes)}
+
+
+def alone(method: str = "FedAvg", callbacks: Sequence[Any] = (), **changes: Any) -> dict[str, Any]:
+    """Return the table with one method alone, with further callbacks and with other entries at the top level."""
+    methods = {method: {**TABLE["methods"][method], "callbacks": list(callbacks)}}
+    return small(**{"methods": methods, **changes})
+
+
+def with_data(**changes: Any) -> dict[str, Any]:
+    """Return the table with other entries of its data set."""
+    return small(data={"digits": {**TABLE["data"]["digits"], **changes}})
 
 
 def with_methods(**methods: Any) -> dict[str, Any]:

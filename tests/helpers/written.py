@@ -39,3 +39,12 @@ def messages(
                 told = [f"{each.message}" for each in ours]
         line = f"{name}: {'; then '.join(told + logged()) or 'nothing'}".replace(str(own), "FOLDER")
         yield re.sub(r"\b[0-9a-f]{12}\b|0x[0-9a-f]+", "NUMBER", line)
+
+
+def told(call: Callable[[], object], folder: Path) -> str:
+    """Return the kind and the message of an error; the name of a folder is left out."""
+    try:
+        call()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}".replace(f"{folder}/", "")
+    return "no error"
