@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
@@ -180,18 +180,30 @@ def _unused_values(table: Table) -> list[str]:
     return mistakes
 
 
-def _read_complete(path: Path) -> dict[str, Any]:
-    """Return the content of a table's file with that of the files that it names."""
-    return _complete(read_yaml(path), str(path), path.parent)
+def _read_complete(path: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
+    """Return the content of a table's file with that of the files that it names.
+
+    Args:
+        path: The file.
+        above: The files whose base it is.
+
+    Raises:
+        ValueError: If it is its own base.
+    """
+    file = path.resolve()
+    if file in above:
+        raise ValueError(f"{path} is its own `base`, or that of its `base`.")
+    return _complete(read_yaml(path), str(path), path.parent, [*above, file])
 
 
-def _complete(given: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
+def _complete(given: dict[str, Any], name: str, folder: Path, above: Sequence[Path] = ()) -> dict[str, Any]:
     """Return a table's content on top of its base, with included files among its values.
 
     Args:
         given: The content.
         name: Name of the table in errors.
         folder: Where the files are that it names.
+        above: Its own file, and those whose base it is.
     """
     base = given.pop("base", None)
     includes = check(f"{name}: `include`", given.pop("include", None) or {}, Mapping)
@@ -200,10 +212,7 @@ def _complete(given: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
         given["values"] = {**included, **(given.get("values") or {})}
     if base is not None:
         path = find_file("table", check(f"{name}: `base`", base, str), folder)
-        try:
-            below = _read_complete(path)
-        except RecursionError as error:
-            raise ValueError(f"{name} is its own `base`, or that of its `base`.") from error
+        below = _read_complete(path, above)
         if given.get("reproduces"):
             # It is a reference itself, so it has not that of its base.
             given["reference"] = None

@@ -129,6 +129,11 @@ class WithoutWeights(LogisticRegressionClassifier):
         raise OSError("no network")
 
 
+def no_model() -> LogisticRegressionClassifier:
+    """Return something else than the annotation says."""
+    return 3  # type: ignore[return-value]
+
+
 class LogTests(Callback):
     """Appends a line to a file when a cell has been tested: the name of its folder."""
 

@@ -2,14 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from lightning.pytorch.callbacks import Timer
 
 from fl_lightning import RADFed
 from fl_lightning.experiment import build
 from fl_lightning.experiment.build import identity, make, references, substitute
 from fl_lightning.metrics import weighted_f1
-from fl_lightning.models import LogisticRegressionClassifier
 
 
 def test_references_become_values_of_any_type() -> None:
@@ -18,19 +16,6 @@ def test_references_become_values_of_any_type() -> None:
     found = {"a": 0.1, "b": [15, [0.1, 1], 0.1], "c": "$lr", "d": "a.B", "e": "costs $5", "f": None}
     assert substitute(spec, values) == found
     assert references(spec) == {"lr", "S", "grid", "rate", "kind"}
-
-
-@pytest.mark.parametrize(
-    ("spec", "values", "message"),
-    [
-        ("$mu", {"lr": 1}, r"There is no value for \$mu; known are \$lr\. Give it in `values`"),
-        ("$grid.S", {"grid": {}}, r"There is no value for \$grid\.S"),
-        ("$a", {"a": "$b", "b": "$a"}, "in a circle"),
-    ],
-)
-def test_wrong_references(spec: str, values: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        substitute(spec, values)
 
 
 def test_classes_are_built_at_any_depth() -> None:
@@ -60,27 +45,6 @@ class Choosing:
 def test_arguments_that_a_spec_lacks_keep_their_defaults() -> None:
     made = make({"class_path": f"{__name__}.Choosing", "init_args": {"rate": 1}})
     assert (made.rate, made.was_given) == (1.0, False)
-
-
-@pytest.mark.parametrize("path", ["fl_lightning.FedNothing", "nowhere.at.all"])
-def test_paths_that_name_nothing(path: str) -> None:
-    with pytest.raises(ValueError, match=f"'{path}' cannot be imported"):
-        make([{"class_path": "fl_lightning.FedAvg", "init_args": {"sampler": {"class_path": path}}}])
-
-
-def test_a_name_in_other_letters_is_answered_by_the_right_one() -> None:
-    with pytest.raises(ValueError, match=r"'fl_lightning\.RadFed'.*fl_lightning\.RADFed"):
-        make({"class_path": "fl_lightning.RadFed"})
-
-
-def no_model() -> LogisticRegressionClassifier:
-    """Return something else than the annotation says."""
-    return 3  # type: ignore[return-value]
-
-
-def test_a_function_that_returns_something_else_than_it_says_is_named() -> None:
-    with pytest.raises(ValueError, match=rf"`model` must be a LightningModule, got 3 from {__name__}\.no_model"):
-        build.model({"model": {"class_path": f"{__name__}.no_model"}})
 
 
 def test_a_fit_has_what_the_runner_gives_below_what_the_table_gives(tmp_path: Path) -> None:

@@ -14,9 +14,8 @@ import yaml
 from experiment.conftest import Run, run_here
 from experiment.test_killed import rounds_done, start
 from experiment.test_search import Points
-from helpers.small_table import small, with_methods
+from helpers.small_table import small
 
-from fl_lightning.experiment import read_table
 from fl_lightning.experiment.files import read_csv
 from fl_lightning.experiment.search import Tried, space_of
 
@@ -74,12 +73,6 @@ def test_a_search_by_tpe_tries_as_many_points_and_chooses_the_best(tmp_path: Pat
     [chosen] = [row for row in rows if row["chosen"] == "yes"]
     assert float(chosen["val"]) == max(float(row["val"]) for row in rows)
     assert run.rows[0]["values"] == chosen["values"]
-
-
-@pytest.mark.parametrize("tuning", [{"search": "bayes"}, {"pruner": "median"}, {"at_once": 0}])
-def test_wrong_settings(tuning: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(tuning))):
-        read_table(with_methods() | {"tuning": tuning})
 
 
 @pytest.mark.long

@@ -3,7 +3,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import pytest
 from optuna.distributions import IntDistribution
 
 from fl_lightning.experiment.search import Search, Tried, describe_point, space_of
@@ -91,19 +90,3 @@ def test_ranges() -> None:
     # half of the logarithms lie below the middle, 1e-2, give or take four standard deviations
     assert abs(sum(point["lr"] < 1e-2 for point in drawn) - 200) < 4 * math.sqrt(100)
     assert {point["S"] for point in points({"S": IntDistribution(1, 3)}, "random", 60)} == {1, 2, 3}
-
-
-@pytest.mark.parametrize(
-    ("entry", "what"),
-    [
-        ({"min": "a", "max": 1}, "`lr.min`"),
-        ({"min": 2, "max": 1}, "low <= high"),
-        ({"min": 0, "max": 1, "log": True}, "low > 0"),
-        ({"min": 0, "max": float("nan")}, "`lr.max`"),
-        ({"min": 0}, "`lr`"),
-        ([], "`lr`"),
-    ],
-)
-def test_wrong_ranges_are_named(entry: Any, what: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=what):
-        space_of({"lr": entry})
