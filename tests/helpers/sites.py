@@ -52,10 +52,10 @@ class Net(L.LightningModule):
         return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)]
 
 
-def net(**options: Any) -> Net:
-    """Return the module, with the same weights each time."""
+def net(kind: type[Net] = Net, **options: Any) -> Net:
+    """Return the module, or one of another kind, with the same weights each time."""
     torch.manual_seed(3)
-    return Net(**options)
+    return kind(**options)
 
 
 def _samples(size: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
@@ -182,6 +182,15 @@ def kept_in_simulation(algorithm: AggregationCallback, client: int) -> dict[str,
             if part.runs_where != "server" and (vector := vectors.get(client)) is not None:
                 kept[f"{type(part).__name__}.{name}"] = vector.numpy()
     return kept
+
+
+def assert_kept(sites: Sites, simulated: AggregationCallback) -> None:
+    """Compare what the sites keep with what clients keep in a simulation."""
+    for client in range(len(sites.names)):
+        kept = sites.kept(100 + client)
+        expected = kept_in_simulation(simulated, client)
+        assert kept.keys() == expected.keys()
+        assert all(np.array_equal(kept[key], expected[key]) for key in expected)
 
 
 def values_of(message: Message) -> dict[str, Any]:

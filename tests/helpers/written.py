@@ -42,9 +42,10 @@ def messages(
 
 
 def told(call: Callable[[], object], folder: Path) -> str:
-    """Return the kind and the message of an error; the name of a folder is left out."""
+    """Return the kind, the message and the notes of an error; the name of a folder is left out."""
     try:
         call()
     except Exception as error:
-        return f"{type(error).__name__}: {error}".replace(f"{folder}/", "")
+        text = " ".join([str(error), *getattr(error, "__notes__", [])])
+        return f"{type(error).__name__}: {text}".replace(f"{folder}/", "")
     return "no error"
