@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -14,13 +13,14 @@ pytest.importorskip("flwr")
 
 from helpers.listed import Listed
 from helpers.marks import with_marks
-from helpers.sites import Make, Sites, kept_in_simulation, net, simulate
+from helpers.sites import Make, Sites, arrays_of, assert_kept, net, simulate, values_of
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from fl_lightning import IFCA, Ditto, FedAvg, FedBABU, FedDyn, FedPer, FedProto, RADFed
 from fl_lightning.parts import ActiveSampler, ImportanceSampler, Oort, PowerOfChoice, TierSampler, TopK, VirtualClock
 
 ALL = [0, 1, 2]
+EVERYBODY = partial(FedAvg, 1.0)
 WITH_MOMENTUM = partial(net, momentum=0.9)
 KEEPING: dict[str, Make] = {
     "FedPer": partial(FedPer, "head"),
@@ -61,15 +61,11 @@ def test_a_client_that_answers_too_late_has_dropped_out_and_takes_its_round_back
     simulated = simulate(expected_method, rounds=3, module=WITH_MOMENTUM())
 
     assert torch.equal(deployed.algorithm.server.model, simulated.algorithm.server.model)
-    for client in ALL:
-        kept = sites.kept(100 + client)
-        expected = kept_in_simulation(simulated, client)
-        assert kept.keys() == expected.keys()
-        assert all(np.array_equal(kept[key], expected[key]) for key in expected)
+    assert_kept(sites, simulated)
 
 
 def test_a_client_without_an_answer_counts_as_dropped() -> None:
-    sites = Sites(partial(FedAvg, 1.0), silent=lambda client, number: client == 1)
+    sites = Sites(EVERYBODY, silent=lambda client, number: client == 1)
     report = sites.fit(rounds=1).algorithm.report
     assert (report.reported, report.dropped, report.num_sent) == ([0, 2], 1, 3)
 
@@ -78,22 +74,16 @@ def test_a_client_that_does_not_say_its_loss_is_the_last_to_be_chosen() -> None:
     class Deaf(Sites):
         def send_and_receive(self, messages: Any, *, timeout: float | None = None) -> Any:
             replies = super().send_and_receive(messages, timeout=timeout)
-            return [each for each in replies if not (each.metadata.src_node_id == 101 and is_score(each))]
+            return [each for each in replies if each.metadata.src_node_id != 101 or "scores" not in values_of(each)]
 
-    def is_score(reply: Any) -> bool:
-        return bool("scores" in reply.content["fl-lightning.values"])
-
-    def poc(**more: Any) -> FedAvg:
-        return FedAvg(sampler=PowerOfChoice(2, 3), **more)
-
-    deployed = Deaf(poc).fit(rounds=2).algorithm
+    deployed = Deaf(lambda **more: FedAvg(sampler=PowerOfChoice(2, 3), **more)).fit(rounds=2).algorithm
     assert deployed.report.reported == [0, 2]
     simulated = simulate(partial(FedAvg, sampler=Listed([0, 2], [0, 2]))).algorithm
     assert torch.allclose(deployed.server.model, simulated.server.model)
 
 
 def test_a_client_whose_node_has_left_counts_as_dropped() -> None:
-    sites = Sites(partial(FedAvg, 1.0))
+    sites = Sites(EVERYBODY)
 
     def leave(client: int, number: int) -> bool:
         sites.contexts.pop(101, None)
@@ -122,27 +112,21 @@ def test_a_super_node_that_is_started_again_takes_part_again(tmp_path: Path) -> 
     assert deployed.algorithm.report.reported == ALL
 
 
+class Losing(Sites):
+    """Sites of which one is started again, with nothing, after each message."""
+
+    def answer(self, question: Any, context: Any) -> Any:
+        self.connect(1, 101, 1)
+        return super().answer(question, context)
+
+
 def test_a_super_node_that_has_lost_what_the_client_keeps_says_so() -> None:
-    sites = Sites(partial(FedPer, "head", clients_per_round=1.0))
-
-    def lose(client: int, number: int) -> bool:
-        sites.connect(1, 101, 1)
-        return False
-
-    sites.silent = lose
-    with pytest.raises(RuntimeError, match=r"Client 1 .*does not have what it kept then"):
-        sites.fit()
+    with pytest.raises(RuntimeError, match=r"Client 1 .*from round 1, and does not have what it kept then"):
+        Losing(partial(FedPer, "head", clients_per_round=1.0)).fit()
 
 
 def test_a_super_node_that_has_lost_its_state_goes_on_where_the_client_keeps_nothing() -> None:
-    sites = Sites(partial(FedAvg, 1.0))
-
-    def lose(client: int, number: int) -> bool:
-        sites.connect(1, 101, 1)
-        return False
-
-    sites.silent = lose
-    assert torch.equal(sites.fit().algorithm.server.model, simulate(partial(FedAvg, 1.0)).algorithm.server.model)
+    assert torch.equal(Losing(EVERYBODY).fit().algorithm.server.model, simulate(EVERYBODY).algorithm.server.model)
 
 
 @pytest.mark.parametrize("name", with_marks(GOING_ON, {"fine-tuning", "IFCA"}))
@@ -164,21 +148,17 @@ def test_a_server_that_is_started_again_goes_on_from_its_checkpoint_with_the_sam
 
 
 def test_a_client_whose_values_are_not_finite_is_left_out_and_sends_no_arrays() -> None:
-    sites = Sites(partial(FedAvg, 1.0))
+    sites = Sites(EVERYBODY)
     x, y = sites.clients[1]
     sites.clients[1] = (x * torch.inf, y)
     report = sites.fit(rounds=1).algorithm.report
     assert (report.reported, report.left_out, report.dropped) == ([0, 2], [1], 0)
-    answer = next(reply for reply in sites.replies if reply.metadata.src_node_id == 101 and "run" in _values(reply))
-    assert not dict(answer.content["fl-lightning.arrays"])
-
-
-def _values(message: Any) -> Any:
-    return message.content["fl-lightning.values"]
+    answer = next(reply for reply in sites.replies if reply.metadata.src_node_id == 101 and "run" in values_of(reply))
+    assert not arrays_of(answer)
 
 
 def test_an_error_of_a_client_ends_the_fit_with_its_words() -> None:
-    sites = Sites(partial(FedAvg, 1.0))
+    sites = Sites(EVERYBODY)
     sites.clients[2] = (torch.randn(12, 9), sites.clients[2][1])
     with pytest.raises(RuntimeError, match=r"Client 2 ended with an error: .*shapes cannot be multiplied"):
         sites.fit()

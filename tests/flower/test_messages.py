@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +15,15 @@ import torch
 
 pytest.importorskip("flwr")
 
+from flwr.app import Array
 from flwr.common.serde import message_to_proto
 from helpers.sites import CLIENTS, Net, Sites, arrays_of, net, simulate, values_of
+from helpers.written import assert_as_in, told
 from torch import Tensor
 
-from fl_lightning import Ditto, FedAvg, FedPer, FedProx
-from fl_lightning.flower import FlowerClients
+from fl_lightning import Ditto, FedAvg, FedPer, FedProx, TensorDataModule, __version__
+from fl_lightning.data import ClientRotation
+from fl_lightning.flower import query_client, train_client
 
 #: All that an answer may hold besides arrays of the model.
 OF_ANSWERS = {
@@ -42,15 +48,10 @@ class Recording(Net):
         return super().training_step(batch, batch_idx)
 
 
-def recording() -> Net:
-    torch.manual_seed(3)
-    return Recording()
-
-
 @pytest.mark.parametrize("make", [partial(FedPer, "head"), partial(Ditto, 0.5)])
 def test_no_message_has_samples_losses_of_samples_or_tensors_that_a_client_keeps(make: Any) -> None:
     Recording.losses.clear()
-    sites = Sites(partial(make, clients_per_round=1.0), recording)
+    sites = Sites(partial(make, clients_per_round=1.0), partial(net, Recording))
     sites.fit()
     sent = [message_to_proto(message).SerializeToString() for message in (*sites.questions, *sites.replies)]
     assert len(sent) == 18
@@ -67,122 +68,80 @@ def test_no_message_has_samples_losses_of_samples_or_tensors_that_a_client_keeps
     assert all(set(arrays_of(reply)) <= {"model", "buffers", "values", "places"} for reply in sites.replies)
 
 
-def change_value(name: str, value: Any) -> Callable[[Any, Any], None]:
-    def change(values: Any, arrays: Any) -> None:
-        values[name] = value
+def changed(values: dict[str, Any] | None = None, cut: bool = False) -> Callable[[Any, Any], None]:
+    """Return a function that gives a message other values, or a shorter model."""
+
+    def change(of_message: Any, arrays: Any) -> None:
+        for name, value in (values or {}).items():
+            of_message[name] = value
+        if cut:
+            arrays["model"] = Array(arrays["model"].numpy()[:-1])
 
     return change
 
 
-def shorten(values: Any, arrays: Any) -> None:
-    from flwr.app import Array
+class Forged(Sites):
+    """Sites whose answers are changed."""
 
-    arrays["model"] = Array(arrays["model"].numpy()[:-1])
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (change_value("version", "9.9"), "Install the same version on the server and at all sites"),
-        (change_value("form", 0), "messages of form 0, this side .* form 3"),
-        (change_value("name", "2"), "The message is for client 2, and this is client 1"),
-        (change_value("layout", "x"), "The module's tensors must be the same on both sides"),
-        (change_value("first", "x"), "The module must begin with the server's first weights"),
-        (change_value("samples", 4), "Client 1 said it has 4 samples, and has 17 now"),
-        (change_value("algorithm", "other"), "The algorithm must be the same on both sides, got LocalObjective"),
-        (change_value("counted", [5, 0]), "asked to go on from round 6, and does not have what it kept then"),
-        (shorten, r"array 'model' must have shape \(43,\) .* got \(42,\)"),
-    ],
-)
-def test_a_message_of_another_run_version_or_shape_is_named(change: Any, words: str) -> None:
-    sites = Sites(partial(FedPer, "body", clients_per_round=1.0), change=change)
-    if change is shorten:
-        sites.make = partial(FedAvg, 1.0)
-    with pytest.raises(RuntimeError, match=f"(?s)Client 1 ended with an error: .*{words}"):
-        sites.fit()
+    def answer(self, question: Any, context: Any) -> Any:
+        change = self.change
+        self.change = None
+        reply = super().answer(question, context)
+        self.change = change
+        if question.metadata.message_type == "train":
+            change(reply.content["fl-lightning.values"], reply.content["fl-lightning.arrays"])
+        return reply
 
 
-def test_an_answer_of_another_run_or_shape_is_named() -> None:
-    class Forged(Sites):
-        def answer(self, question: Any, context: Any) -> Any:
-            reply = super().answer(question, context)
-            if question.metadata.message_type == "train":
-                change(reply.content["fl-lightning.values"], reply.content["fl-lightning.arrays"])
-            return reply
+class Other(Sites):
+    """Sites with another setting of the algorithm."""
 
-    change: Any = change_value("run", "another")
-    with pytest.raises(ValueError, match="answered for round 1 of the run another, and was asked for round 1 of"):
-        Forged(partial(FedAvg, 1.0)).fit()
-    change = shorten
-    with pytest.raises(ValueError, match=r"array 'model' must have shape \(43,\)"):
-        Forged(partial(FedAvg, 1.0)).fit()
+    def answer(self, question: Any, context: Any) -> Any:
+        self.make = partial(FedProx, 0.2, clients_per_round=1.0)
+        return super().answer(question, context)
 
 
-def test_other_settings_of_the_algorithm_at_a_site_are_named() -> None:
-    class Other(Sites):
-        def answer(self, question: Any, context: Any) -> Any:
-            self.make = partial(FedProx, 0.2, clients_per_round=1.0)
-            return super().answer(question, context)
+@dataclass
+class Asked(Sites):
+    """Sites with other data modules."""
 
-    with pytest.raises(RuntimeError, match=r"got Proximal\(mu=0.2\).* here and Proximal\(mu=0.1\).* at the server"):
-        Other(partial(FedProx, 0.1, clients_per_round=1.0)).fit()
+    data: Any = None
 
-
-def test_other_arguments_of_the_trainer_at_a_site_are_named() -> None:
-    with pytest.raises(
-        RuntimeError, match=r"got gradient_clip_val=None.* here and gradient_clip_val=0.1.* at the server"
-    ):
-        Sites(partial(FedAvg, 1.0)).fit(gradient_clip_val=0.1)
+    def answer(self, question: Any, context: Any) -> Any:
+        return query_client(question, context, self.data)
 
 
-def test_another_batch_size_at_a_site_is_named() -> None:
-    sites = Sites(partial(FedAvg, 1.0), change=change_value("data", "batch_size=8, shuffle=True, drop_last=False"))
-    with pytest.raises(RuntimeError, match=r"got batch_size=5, .* here and batch_size=8, .* at the server"):
-        sites.fit()
+ALL = partial(FedAvg, 1.0)
+KEEPING = partial(FedPer, "body", clients_per_round=1.0)
+SITES = [
+    Sites(KEEPING, change=changed({"form": 0})),
+    Sites(KEEPING, change=changed({"version": "9.9"})),
+    *(Sites(KEEPING, change=changed({name: "x"})) for name in ("name", "layout", "first", "algorithm", "data")),
+    Sites(KEEPING, change=changed({"samples": 4})),
+    Sites(KEEPING, change=changed({"counted": [5, 0]})),
+    Sites(ALL, change=changed(cut=True)),
+    Forged(ALL, change=changed({"run": "another"})),
+    Forged(ALL, change=changed({"round": 4})),
+    Forged(ALL, change=changed({"message": 4})),
+    Forged(ALL, change=changed(cut=True)),
+    Other(partial(FedProx, 0.1, clients_per_round=1.0)),
+    Sites(ALL, names=(0, 1, "")),
+    Sites(ALL, names=(0, 1, True)),
+    Sites(ALL, names=(0, 1, 2.5)),
+    Sites(ALL, options={"logger": False, "max_epochs": 3}),
+    Asked(ALL, data=TensorDataModule(CLIENTS)),
+    Asked(ALL, data=TensorDataModule(CLIENTS[:1], changes=ClientRotation(1))),
+]
+
+
+def test_a_message_of_another_run_version_shape_or_setting_is_named(tmp_path: Path) -> None:
+    lines = [told(sites.fit, tmp_path) for sites in SITES]
+    lines.append(told(partial(Sites(ALL).fit, gradient_clip_val=0.1), tmp_path))
+    lines.append(told(partial(train_client, None, None, None, None, 3), tmp_path))
+    shown = [re.sub("[0-9a-f]{16,}", "DIGEST", line.replace(__version__, "VERSION")) for line in lines]
+    assert_as_in(Path(__file__).with_suffix(".txt"), shown, tmp_path)
 
 
 def test_clients_may_have_names_and_are_numbered_in_their_order() -> None:
-    make = partial(FedAvg, 1.0)
-    named = Sites(make, names=("Aachen", "Bonn", "Celle")).fit()
-    assert torch.equal(named.algorithm.server.model, simulate(make).algorithm.server.model)
-
-
-def test_numbers_that_are_missing_or_given_twice_are_named() -> None:
-    with pytest.raises(ValueError, match=r"numbered from 0 to 2, or have names, got \['0', '1', '3'\]"):
-        Sites(partial(FedAvg, 1.0), names=(0, 1, 3)).fit()
-    with pytest.raises(RuntimeError, match=r"the clients \['0', '1'\] are connected, and 3 are needed"):
-        Sites(partial(FedAvg, 1.0), names=(0, 1, 1)).fit()
-    with pytest.raises(RuntimeError, match="must have a number from 0 or a name, got ''"):
-        Sites(partial(FedAvg, 1.0), names=(0, 1, "")).fit()
-
-
-def test_clients_that_are_not_those_of_a_checkpoint_are_named() -> None:
-    clients = FlowerClients(Sites(partial(FedAvg, 1.0)), num_clients=3)  # type: ignore[arg-type]
-    clients.load_state_dict({"run": "r", "names": ["0", "1", "3"], "counted": {}})
-    with pytest.raises(ValueError, match=r"are \['0', '1', '3'\], and \['0', '1', '2'\] are connected"):
-        clients.data_module()
-
-
-def test_a_site_with_the_data_of_several_clients_is_named() -> None:
-    from fl_lightning import TensorDataModule
-    from fl_lightning.flower import query_client
-
-    class Two(Sites):
-        def answer(self, question: Any, context: Any) -> Any:
-            return query_client(question, context, TensorDataModule(CLIENTS))
-
-    with pytest.raises(RuntimeError, match="A site has the data of one client, got a data module with 3"):
-        Two(partial(FedAvg, 1.0), net).fit()
-
-
-def test_a_site_whose_data_change_is_named() -> None:
-    from fl_lightning import TensorDataModule
-    from fl_lightning.data import ClientRotation
-    from fl_lightning.flower import query_client
-
-    class Changing(Sites):
-        def answer(self, question: Any, context: Any) -> Any:
-            return query_client(question, context, TensorDataModule(CLIENTS[:1], changes=ClientRotation(1)))
-
-    with pytest.raises(RuntimeError, match="A site's data cannot have `changes`"):
-        Changing(partial(FedAvg, 1.0), net).fit()
+    named = Sites(ALL, names=("Aachen", "Bonn", "Celle")).fit()
+    assert torch.equal(named.algorithm.server.model, simulate(ALL).algorithm.server.model)

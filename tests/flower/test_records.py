@@ -19,7 +19,7 @@ from helpers.sites import CLIENTS, Sites
 
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning._lightning.logs.client_log import LoggedMean
-from fl_lightning.flower import FlowerClients, train_client
+from fl_lightning.flower import FlowerClients
 from fl_lightning.flower import server as of_server
 from fl_lightning.flower.kept import KeptVectors
 from fl_lightning.flower.orders import (
@@ -294,15 +294,3 @@ def test_the_servers_data_have_sizes_alone() -> None:
     assert (data.client_sizes.tolist(), data.batch_size, len(data.val_dataloader().dataset)) == ([10, 11], 3, 9)
     with pytest.raises(RuntimeError, match="samples of client 1 are at its site"):
         of_server._Elsewhere(1, 5)[0]
-
-
-def test_arguments_of_the_clients_trainer_that_are_fixed_are_named() -> None:
-    class Fixed(Sites):
-        def answer(self, question: Any, context: Any) -> Any:
-            self.options = {"logger": False, "max_epochs": 3} if question.metadata.message_type == "train" else {}
-            return super().answer(question, context)
-
-    with pytest.raises(RuntimeError, match=r"fixed: \['logger', 'max_epochs'\]"):
-        Fixed(partial(FedAvg, 1.0)).fit()
-    with pytest.raises(TypeError, match="`algorithm`"):
-        train_client(None, None, None, None, 3)  # type: ignore[arg-type]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from torch import Tensor
 pytest.importorskip("flwr")
 
 from helpers.marks import with_marks
-from helpers.sites import CLIENTS, VALIDATION, Make, Net, Sites, bytes_of, kept_in_simulation, net, simulate, trainer
+from helpers.sites import CLIENTS, VALIDATION, Make, Net, Sites, assert_kept, bytes_of, net, simulate, trainer
 
 from fl_lightning import (
     APFL,
@@ -60,6 +59,7 @@ from fl_lightning.parts import (
 )
 
 EVERYBODY = {"clients_per_round": 1.0}
+ALL = partial(FedAvg, 1.0)
 CLOCK = VirtualClock([3.0, 2.0, 1.0])
 NOISE = LocalDifferentialPrivacy
 METHODS: dict[str, Make] = {
@@ -131,11 +131,7 @@ def test_server_and_clients_hold_the_tensors_of_the_simulation_and_send_the_byte
 
     assert torch.equal(simulated.algorithm.server.model, deployed.algorithm.server.model)
     assert simulated.algorithm.report == deployed.algorithm.report
-    for client in range(3):
-        expected = kept_in_simulation(simulated, client)
-        kept = sites.kept(100 + client)
-        assert kept.keys() == expected.keys()
-        assert all(np.array_equal(kept[key], expected[key]) for key in expected)
+    assert_kept(sites, simulated)
 
     traffic = deployed.algorithm.traffic
     assert traffic == simulated.algorithm.traffic
@@ -168,15 +164,11 @@ class FallingByLosses(Net):
 
 
 def test_a_learning_rate_that_falls_by_the_servers_metric_falls_at_the_clients() -> None:
-    def module() -> Net:
-        torch.manual_seed(3)
-        return FallingByLosses()
-
-    make = partial(FedAvg, 1.0)
-    sites = Sites(make, module)
+    sites = Sites(ALL, partial(net, FallingByLosses))
     deployed = sites.fit(rounds=3).algorithm
     assert sites.trainer.optimizers[0].param_groups[0]["lr"] < 0.2
-    assert torch.equal(deployed.server.model, simulate(make, rounds=3, module=module()).algorithm.server.model)
+    simulated = simulate(ALL, rounds=3, module=net(FallingByLosses)).algorithm
+    assert torch.equal(deployed.server.model, simulated.server.model)
 
 
 def test_local_noise_is_secret_unless_the_bits_of_the_simulation_are_asked_for() -> None:
@@ -215,22 +207,15 @@ class Annealed(Net):
 
 
 # Clients are fine-tuned after the last round alone.
-@pytest.mark.parametrize("make", [partial(FedAvg, 1.0), partial(FedAvgFineTuned, 1.0, every=5)])
+@pytest.mark.parametrize("make", [ALL, partial(FedAvgFineTuned, 1.0, every=5)])
 def test_a_loss_may_read_the_round_and_how_many_there_are(make: Make) -> None:
-    def module() -> Net:
-        torch.manual_seed(3)
-        return Annealed()
-
-    sites = Sites(make, module)
-    simulated = simulate(make, module=module())
+    sites = Sites(make, partial(net, Annealed))
+    simulated = simulate(make, module=net(Annealed))
     assert torch.equal(sites.fit().algorithm.server.model, simulated.algorithm.server.model)
-    kept = sites.kept(100)
-    expected = kept_in_simulation(simulated, 0)
-    assert kept.keys() == expected.keys()
-    assert all(np.array_equal(kept[key], expected[key]) for key in expected)
+    assert_kept(sites, simulated)
 
 
-@pytest.mark.parametrize("make", [partial(FedAvg, 1.0), partial(Ditto, 0.5, **EVERYBODY)])
+@pytest.mark.parametrize("make", [ALL, partial(Ditto, 0.5, **EVERYBODY)])
 def test_what_optimizers_hold_is_kept_at_the_site(make: Make) -> None:
     make = partial(make, optimizer_state="kept")
     momentum = partial(net, momentum=0.9)
@@ -239,8 +224,5 @@ def test_what_optimizers_hold_is_kept_at_the_site(make: Make) -> None:
     deployed = sites.fit(rounds=3)
     assert torch.equal(simulated.algorithm.server.model, deployed.algorithm.server.model)
     assert not torch.equal(simulate(make, module=net()).algorithm.server.model, simulated.algorithm.server.model)
-    expected = kept_in_simulation(simulated, 0)
-    kept = sites.kept(100)
-    assert any("ClientOptimizers" in key for key in kept)
-    assert kept.keys() == expected.keys()
-    assert all(np.array_equal(kept[key], expected[key]) for key in expected)
+    assert any("ClientOptimizers" in key for key in sites.kept(100))
+    assert_kept(sites, simulated)
