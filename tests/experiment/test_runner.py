@@ -31,34 +31,28 @@ def run(table: dict[str, Any], folder: Path, workers: int = 0) -> tuple[list[dic
     return done.rows, done.text
 
 
-def test_methods_share_partition_weights_and_draws_and_differ_in_the_rest(tmp_path: Path) -> None:
-    rows, text = run(small(folds=[0, 1], seeds=[1]), tmp_path)
-    assert len(rows) == 4
-    assert {row["status"] for row in rows} == {"finished"}
+def test_methods_share_partition_weights_and_draws_and_finished_cells_are_not_run_again(finished: Run) -> None:
+    before = {path: path.stat().st_mtime_ns for path in finished.folder.glob("cells/*/result.json")}
+    again = finished.again(folds=[0, 1])
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+    assert ": digits, FedAvg, fold 0" not in again.text
+    assert len(again.rows) == len(list(finished.folder.glob("cells/*"))) == 4
+    assert {row["status"] for row in again.rows} == {"finished"}
     for fold in (0, 1):
-        pair = [row for row in rows if row["fold"] == fold]
+        pair = [row for row in again.rows if row["fold"] == fold]
         assert [row["method"] for row in pair] == ["FedAvg", "RADFed"]
         assert len({(row["partition"], row["initial_weights"]) for row in pair}) == 1
         assert [row["aggregations"] for row in pair] == [4, 2]
         assert [row["models_sent"] for row in pair] == [16, 16]
         # the same clients train in the first round of both, from the same weights
-        curves = [read_csv(tmp_path / "cells" / row["cell"] / "curve.csv") for row in pair]
+        curves = [read_csv(finished.folder / "cells" / row["cell"] / "curve.csv") for row in pair]
         assert curves[0][0]["train_loss"] == curves[1][0]["train_loss"]
     # Bias and weights of the linear model begin at 0.
-    assert {row["initial_weights"] for row in rows} == {fingerprint([torch.zeros(10), torch.zeros(10, 3072)])}
-    assert "4 of 4 cells are finished" in text
-    written = read_csv(tmp_path / "results.csv")
-    assert [float(row["score"]) for row in written] == [row["test_acc_clients"] for row in rows]
+    assert {row["initial_weights"] for row in again.rows} == {fingerprint([torch.zeros(10), torch.zeros(10, 3072)])}
+    assert "4 of 4 cells are finished" in again.text
+    written = read_csv(finished.folder / "results.csv")
+    assert [float(row["score"]) for row in written] == [row["test_acc_clients"] for row in again.rows]
     assert all(row["code"].startswith("0.") for row in written)
-
-
-def test_finished_cells_are_not_run_again(finished: Run) -> None:
-    before = {path: path.stat().st_mtime_ns for path in finished.folder.glob("cells/*/result.json")}
-    again = finished.again(seeds=[0, 1])
-    assert len(again.rows) == 4
-    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
-    assert "seed 0" not in again.text
-    assert len(list(finished.folder.glob("cells/*"))) == 4
 
 
 def test_results_have_the_rows_of_the_part_of_the_table_that_ran(finished: Run) -> None:
@@ -70,14 +64,11 @@ def test_results_have_the_rows_of_the_part_of_the_table_that_ran(finished: Run) 
     assert len(read_csv(finished.folder / "results.csv")) == 2
 
 
-def test_only_aggregated_models_compete_unless_asked(tmp_path: Path) -> None:
-    table = small(trainer={"max_epochs": 5, "accelerator": "cpu"})
-    rows, _ = run(table, tmp_path)
-    assert rows[1]["best_round"] in (2, 4)
-    rows, _ = run({**table, "select": "last"}, tmp_path)
-    assert [row["best_round"] for row in rows] == [5, 5]
-    curve = read_csv(tmp_path / "cells" / rows[0]["cell"] / "curve.csv")
-    assert float(curve[-1]["val_acc_clients"]) == rows[0]["val"]
+def test_only_aggregated_models_compete_unless_asked(finished: Run) -> None:
+    assert finished.rows[1]["best_round"] in (2, 4)
+    last = finished.again(select="last")
+    assert [row["best_round"] for row in last.rows] == [4, 4]
+    assert float(read_csv(last.cell() / "curve.csv")[-1]["val_acc_clients"]) == last.rows[0]["val"]
 
 
 def test_each_test_clients_score_is_in_a_file(finished_table: Run) -> None:
@@ -133,10 +124,11 @@ def test_clients_with_names_have_them_beside_their_scores(tmp_path: Path) -> Non
         assert {client["client"]: client["name"] for client in scores} == {"0": "aurora", "1": "bergen"}
 
 
-def test_tuning_chooses_on_validation_and_shares_its_fits_with_the_table(tmp_path: Path) -> None:
-    table = with_methods(FedAvg={"tune": {"lr": [1e-9, 0.01]}}, RADFed={"take": {"lr": "FedAvg"}})
-    rows, text = run(table, tmp_path)
-    tuning = read_csv(tmp_path / "tuning.csv")
+def test_tuning_chooses_on_validation_and_shares_its_fits_with_the_table(finished: Run) -> None:
+    tuned = with_methods(FedAvg={"tune": {"lr": [1e-9, 0.01]}}, RADFed={"take": {"lr": "FedAvg"}})
+    again = finished.again(**tuned)
+    rows = again.rows
+    tuning = read_csv(finished.folder / "tuning.csv")
     common = {"data": "digits", "method": "FedAvg", "fits": "1", "error": ""}
     assert tuning == [
         {**common, "point": "0", "values": '{"lr": 1e-09}', "val": ANY, "chosen": ""},
@@ -145,34 +137,34 @@ def test_tuning_chooses_on_validation_and_shares_its_fits_with_the_table(tmp_pat
     assert float(tuning[0]["val"]) < rows[0]["val"]
     assert [json.loads(row["values"]) for row in rows] == [{"lr": 0.01}] * 2
     told = f"Chosen for FedAvg on digits: lr=0.01 ({rows[0]['val']:.4f} on validation, of 2 points)."
-    assert told in text.splitlines()
+    assert told in again.text.splitlines()
     # two points of FedAvg, of which one is the table's cell, and RADFed's
-    assert len(list(tmp_path.glob("cells/*"))) == 3
+    assert len(list(finished.folder.glob("cells/*"))) == 3
 
 
 #: 10 clients of which 6 train
 TOO_MANY = {"callback": {"class_path": "fl_lightning.FedAvg", "init_args": {"clients_per_round": "$m"}}}
 
 
-def test_a_failure_is_recorded_and_the_rest_goes_on_and_it_is_tried_again(tmp_path: Path) -> None:
-    table = with_methods(Broken={**TOO_MANY, "values": {"m": 7}})
-    rows, text = run(table, tmp_path)
-    assert [row["status"] for row in rows] == ["finished", "finished", "failed"]
-    assert "`clients_per_round`" in rows[2]["error"]
-    failed = read_json(tmp_path / "cells" / rows[2]["cell"] / "failed.json")
-    assert failed == {"error": rows[2]["error"], "traceback": ANY, "attempts": 1}
+def test_a_failure_is_recorded_and_the_rest_goes_on_and_it_is_tried_again(finished: Run) -> None:
+    methods = {"Broken": {**TOO_MANY, "values": {"m": 7}}, "FedAvg": finished.table["methods"]["FedAvg"]}
+    broken = finished.again(methods=methods, seeds=[1])
+    assert [row["status"] for row in broken.rows] == ["failed", "finished"]
+    assert "`clients_per_round`" in broken.rows[0]["error"]
+    failed = read_json(broken.cell() / "failed.json")
+    assert failed == {"error": broken.rows[0]["error"], "traceback": ANY, "attempts": 1}
     assert failed["traceback"].startswith("Traceback")
-    assert "2 of 3 cells are finished, 1 failed" in text
-    assert "\ndigits, Broken, fold 0, seed 0: ValueError: `clients_per_round`" in text
-    assert "1/1 failed: digits, Broken" not in run(table, tmp_path)[1]
-    assert run(table, tmp_path)[1].count("failed: digits, Broken") == 1
+    assert "1 of 2 cells are finished, 1 failed" in broken.text
+    assert "\ndigits, Broken, fold 0, seed 1: ValueError: `clients_per_round`" in broken.text
+    assert broken.again().text.count("failed: digits, Broken") == 1
+    assert read_json(broken.cell() / "failed.json")["attempts"] == 2
 
 
-def test_a_search_goes_on_without_points_that_fail(tmp_path: Path) -> None:
-    rows, text = run(with_methods(Tuned={**TOO_MANY, "tune": {"m": [7, 2]}}), tmp_path)
-    assert rows[2]["status"] == "finished"
-    assert ", of 2 points; 1 without a score: ValueError: `clients_per_round`" in " ".join(text.split())
-    tuning = read_csv(tmp_path / "tuning.csv")
+def test_a_search_goes_on_without_points_that_fail(finished: Run) -> None:
+    again = finished.again(**with_methods(Tuned={**TOO_MANY, "tune": {"m": [7, 2]}}))
+    assert again.rows[2]["status"] == "finished"
+    assert ", of 2 points; 1 without a score: ValueError: `clients_per_round`" in " ".join(again.text.split())
+    tuning = read_csv(finished.folder / "tuning.csv")
     assert [row["chosen"] for row in tuning] == ["", "yes"]
     assert "`clients_per_round`" in tuning[0]["error"]
 
