@@ -18,50 +18,26 @@ pytest.importorskip("flwr")
 from helpers.sites import CLIENTS, VALIDATION, Make, Net, Sites, net, simulate, trainer
 from helpers.written import assert_as_in, told
 
-from fl_lightning import (
-    ExamplePrivacy,
-    FedAsync,
-    FedAvg,
-    FedDyn,
-    Federated,
-    FedPer,
-    HeteroFL,
-    MimeLite,
-    Participation,
-    Scaffold,
-    TensorDataModule,
-)
+import fl_lightning as fl
+from fl_lightning import parts
 from fl_lightning.data import ClientRotation
 from fl_lightning.diagnostics import CentralTwin
 from fl_lightning.flower import FlowerClients
-from fl_lightning.parts import (
-    QSGD,
-    Clip,
-    Exchange,
-    LocalObjective,
-    LowRank,
-    PowerOfChoice,
-    RandomK,
-    SecureAggregation,
-    SignSGD,
-    TopK,
-    UniformSampler,
-)
 from fl_lightning.parts.messages import Payload
 
 
-class Own(Exchange):
+class Own(parts.Exchange):
     """Of a user, who says nothing of other machines."""
 
 
-class OwnScores(UniformSampler):
+class OwnScores(parts.UniformSampler):
     """Of a user, whose clients send scores."""
 
     def score(self, client: Any) -> float:
         return client.loss()
 
 
-class OwnAtClient(Exchange):
+class OwnAtClient(parts.Exchange):
     """Of a user, who says that it works at the client."""
 
     runs_at = "client"
@@ -70,7 +46,7 @@ class OwnAtClient(Exchange):
         return result.with_delta(0.5 * result.delta)
 
 
-class ByHook(LocalObjective):
+class ByHook(parts.LocalObjective):
     """Of a user, whose correction is no term."""
 
     runs_at = "server"
@@ -88,12 +64,12 @@ class Counted(OwnAtClient):
         return replace(payload, extra_bits=8)
 
 
-def with_exchange(*exchange: Exchange, make: Make = FedAvg) -> Make:
+def with_exchange(*exchange: parts.Exchange, make: Make = fl.FedAvg) -> Make:
     return lambda **more: make(clients_per_round=1.0, exchange=list(exchange), **more)
 
 
-ALL = partial(FedAvg, 1.0)
-UNIFORM = partial(FedAvg, weighting="uniform", buffers="server")
+ALL = partial(fl.FedAvg, 1.0)
+UNIFORM = partial(fl.FedAvg, weighting="uniform", buffers="server")
 
 
 class BySteps(Net):
@@ -140,7 +116,7 @@ def fit(make: Make = ALL, module: Callable[[], Net] = net, site: Any = None, **o
     return sites
 
 
-def fit_with_data(make: Make, data: TensorDataModule) -> None:
+def fit_with_data(make: Make, data: fl.TensorDataModule) -> None:
     """Fit with another data module at the server."""
     clients = FlowerClients(Sites(make), num_clients=3)  # type: ignore[arg-type]
     trainer(make(executor=clients)).fit(net(), datamodule=data)
@@ -152,28 +128,28 @@ def grid(**options: Any) -> FlowerClients:
 
 #: Methods that are refused before any client trains.
 METHODS: list[Make] = [
-    partial(FedAsync, clients_per_round=2),
-    partial(FedAvg, participation=Participation(dropout=0.5)),
-    partial(FedAvg, sampler=OwnScores(2)),
+    partial(fl.FedAsync, clients_per_round=2),
+    partial(fl.FedAvg, participation=fl.Participation(dropout=0.5)),
+    partial(fl.FedAvg, sampler=OwnScores(2)),
     with_exchange(Own()),
-    partial(Scaffold, clients_per_round=1.0, option=1),
-    partial(MimeLite, clients_per_round=1.0),
-    partial(HeteroFL, [1.0], clients_per_round=1.0),
-    with_exchange(Clip(1.0), make=Scaffold),
-    with_exchange(Clip(1.0), make=partial(FedDyn, 0.1)),
-    with_exchange(TopK(0.2, link="down")),
-    with_exchange(QSGD(4)),
-    with_exchange(SignSGD()),
-    with_exchange(RandomK(0.2)),
-    with_exchange(LowRank(1)),
-    with_exchange(SecureAggregation(1.0), make=UNIFORM),
-    with_exchange(TopK(0.5), Counted()),
-    partial(FedAvg, continue_epochs=True, local_steps=2),
+    partial(fl.Scaffold, clients_per_round=1.0, option=1),
+    partial(fl.MimeLite, clients_per_round=1.0),
+    partial(fl.HeteroFL, [1.0], clients_per_round=1.0),
+    with_exchange(parts.Clip(1.0), make=fl.Scaffold),
+    with_exchange(parts.Clip(1.0), make=partial(fl.FedDyn, 0.1)),
+    with_exchange(parts.TopK(0.2, link="down")),
+    with_exchange(parts.QSGD(4)),
+    with_exchange(parts.SignSGD()),
+    with_exchange(parts.RandomK(0.2)),
+    with_exchange(parts.LowRank(1)),
+    with_exchange(parts.SecureAggregation(1.0), make=UNIFORM),
+    with_exchange(parts.TopK(0.5), Counted()),
+    partial(fl.FedAvg, continue_epochs=True, local_steps=2),
 ]
 #: Modules, callbacks, data and arguments.
 OTHERS: list[Callable[[], object]] = [
-    partial(fit, partial(FedAvg, 1.0, buffers="local"), partial(net, norm=True)),
-    partial(fit, partial(Federated, sampler=UniformSampler(1.0), objective=ByHook())),
+    partial(fit, partial(fl.FedAvg, 1.0, buffers="local"), partial(net, norm=True)),
+    partial(fit, partial(fl.Federated, sampler=parts.UniformSampler(1.0), objective=ByHook())),
     partial(fit, module=BySteps),
     partial(fit, module=ByHand),
     partial(fit, module=RateInTensor),
@@ -181,11 +157,11 @@ OTHERS: list[Callable[[], object]] = [
     partial(fit, callbacks=[ChangesGradients()]),
     partial(fit, callbacks=[CentralTwin()]),
     partial(fit, callbacks=[GradientAccumulationScheduler({1: 2})]),
-    partial(fit, callbacks=[ExamplePrivacy(clip=1.0, noise_multiplier=1.0, delta=1e-3)]),
-    partial(fit, site={"options": {"callbacks": [ExamplePrivacy(clip=1.0, noise_multiplier=1.0, delta=1e-3)]}}),
-    partial(fit_with_data, ALL, TensorDataModule(CLIENTS[:2])),
-    partial(fit_with_data, ALL, TensorDataModule(CLIENTS, changes=ClientRotation(1))),
-    partial(fit_with_data, partial(FedPer, "head"), TensorDataModule(CLIENTS, val=[VALIDATION] * 3)),
+    partial(fit, callbacks=[fl.ExamplePrivacy(clip=1.0, noise_multiplier=1.0, delta=1e-3)]),
+    partial(fit, site={"options": {"callbacks": [fl.ExamplePrivacy(clip=1.0, noise_multiplier=1.0, delta=1e-3)]}}),
+    partial(fit_with_data, ALL, fl.TensorDataModule(CLIENTS[:2])),
+    partial(fit_with_data, ALL, fl.TensorDataModule(CLIENTS, changes=ClientRotation(1))),
+    partial(fit_with_data, partial(fl.FedPer, "head"), fl.TensorDataModule(CLIENTS, val=[VALIDATION] * 3)),
     partial(grid, num_clients=0),
     partial(grid, num_clients=2.5),
     partial(grid, num_clients=2, timeout=0.0),
@@ -206,11 +182,11 @@ def test_a_part_of_ones_own_works_at_the_client_if_it_says_so() -> None:
 
 
 def test_local_buffers_are_no_matter_where_there_are_none() -> None:
-    Sites(partial(FedAvg, 1.0, buffers="local")).fit(rounds=1)
+    Sites(partial(fl.FedAvg, 1.0, buffers="local")).fit(rounds=1)
 
 
-def by_score(**more: Any) -> FedAvg:
-    return FedAvg(sampler=PowerOfChoice(2, 3), **more)
+def by_score(**more: Any) -> fl.FedAvg:
+    return fl.FedAvg(sampler=parts.PowerOfChoice(2, 3), **more)
 
 
 # A score is a loss before the draw.

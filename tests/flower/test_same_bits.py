@@ -14,93 +14,52 @@ pytest.importorskip("flwr")
 from helpers.marks import with_marks
 from helpers.sites import CLIENTS, VALIDATION, Make, Net, Sites, assert_kept, bytes_of, net, simulate, trainer
 
-from fl_lightning import (
-    APFL,
-    IFCA,
-    MIFA,
-    MOON,
-    Clip,
-    DiLoCo,
-    Ditto,
-    FedAdam,
-    FedALA,
-    FedAvg,
-    FedAvgFineTuned,
-    FedBABU,
-    FedDecorr,
-    FedDyn,
-    FedExP,
-    FedLC,
-    FedNova,
-    FedNTD,
-    FedPer,
-    FedProto,
-    FedProx,
-    FedRep,
-    FedRoD,
-    FedSAM,
-    HierFAVG,
-    PerFedAvg,
-    PFedMe,
-    QFedAvg,
-    RADFed,
-    Scaffold,
-    TensorDataModule,
-)
-from fl_lightning.parts import (
-    ActiveSampler,
-    ImportanceSampler,
-    LocalDifferentialPrivacy,
-    Oort,
-    PowerOfChoice,
-    TierSampler,
-    TopK,
-    VirtualClock,
-)
+import fl_lightning as fl
+from fl_lightning import parts
 
 EVERYBODY = {"clients_per_round": 1.0}
-ALL = partial(FedAvg, 1.0)
-CLOCK = VirtualClock([3.0, 2.0, 1.0])
-NOISE = LocalDifferentialPrivacy
+ALL = partial(fl.FedAvg, 1.0)
+CLOCK = parts.VirtualClock([3.0, 2.0, 1.0])
+NOISE = parts.LocalDifferentialPrivacy
 METHODS: dict[str, Make] = {
-    "FedAvg": partial(FedAvg, 2, local_epochs=2),
-    "FedProx": partial(FedProx, 0.1, **EVERYBODY),
-    "SCAFFOLD": partial(Scaffold, **EVERYBODY),
-    "FedDyn": partial(FedDyn, 0.1, **EVERYBODY),
-    "FedNova": partial(FedNova, **EVERYBODY),
-    "FedAdam": partial(FedAdam, **EVERYBODY),
-    "QFedAvg": partial(QFedAvg, 1.0, **EVERYBODY),
-    "FedExP": partial(FedExP, **EVERYBODY),
-    "MIFA": partial(MIFA, clients_per_round=2),
-    "DiLoCo": partial(DiLoCo, local_steps=3, continue_epochs=False),
-    "RADFed": partial(RADFed, 2, clients_per_round=2),
-    "HierFAVG": partial(HierFAVG, [[0, 2], [1]], 2),
-    "FedPer": partial(FedPer, "head", **EVERYBODY),
-    "FedRep": partial(FedRep, "head", **EVERYBODY),
-    "Ditto": partial(Ditto, 0.5, **EVERYBODY),
-    "MOON": partial(MOON, **EVERYBODY),
-    "FedLC": partial(FedLC, **EVERYBODY),
-    "FedNTD": partial(FedNTD, **EVERYBODY),
-    "FedDecorr": partial(FedDecorr, **EVERYBODY),
-    "FedSAM": partial(FedSAM, **EVERYBODY),
-    "pFedMe": partial(PFedMe, **EVERYBODY),
-    "APFL": partial(APFL, **EVERYBODY),
-    "FedALA": partial(FedALA, "head", **EVERYBODY),
-    "Fed-RoD": partial(FedRoD, "head", **EVERYBODY),
-    "FedProto": partial(FedProto, **EVERYBODY),
-    "IFCA": partial(IFCA, 2, **EVERYBODY),
-    "fine-tuning": partial(FedAvgFineTuned, 1.0, every=2),
-    "FedBABU": partial(FedBABU, "head", every=1, fine_tune_epochs=1, clients_per_round=2),
-    "Per-FedAvg": partial(PerFedAvg, **EVERYBODY),
-    "power of choice": lambda **more: FedPer("head", sampler=PowerOfChoice(1, 2), **more),
-    "AFL": lambda **more: FedAvg(sampler=ActiveSampler(2), **more),
-    "Oort": lambda **more: FedAvg(sampler=Oort(2, CLOCK), **more),
-    "TiFL": lambda **more: FedAvg(sampler=TierSampler(1, CLOCK, num_tiers=2, interval=2), **more),
-    "RADFedi": lambda **more: RADFed(2, sampler=ImportanceSampler(2), **more),
-    "error feedback": lambda **more: FedAvg(1.0, exchange=TopK(0.2), **more),
-    "clipped, with error feedback": lambda **more: FedAvg(1.0, exchange=[Clip(0.1), TopK(0.2)], **more),
-    "local noise": lambda **more: FedAvg(
-        1.0, exchange=[Clip(0.5), NOISE(0.3, noise_multiplier=0.5, delta=1e-3)], **more
+    "FedAvg": partial(fl.FedAvg, 2, local_epochs=2),
+    "FedProx": partial(fl.FedProx, 0.1, **EVERYBODY),
+    "SCAFFOLD": partial(fl.Scaffold, **EVERYBODY),
+    "FedDyn": partial(fl.FedDyn, 0.1, **EVERYBODY),
+    "FedNova": partial(fl.FedNova, **EVERYBODY),
+    "FedAdam": partial(fl.FedAdam, **EVERYBODY),
+    "QFedAvg": partial(fl.QFedAvg, 1.0, **EVERYBODY),
+    "FedExP": partial(fl.FedExP, **EVERYBODY),
+    "MIFA": partial(fl.MIFA, clients_per_round=2),
+    "DiLoCo": partial(fl.DiLoCo, local_steps=3, continue_epochs=False),
+    "RADFed": partial(fl.RADFed, 2, clients_per_round=2),
+    "HierFAVG": partial(fl.HierFAVG, [[0, 2], [1]], 2),
+    "FedPer": partial(fl.FedPer, "head", **EVERYBODY),
+    "FedRep": partial(fl.FedRep, "head", **EVERYBODY),
+    "Ditto": partial(fl.Ditto, 0.5, **EVERYBODY),
+    "MOON": partial(fl.MOON, **EVERYBODY),
+    "FedLC": partial(fl.FedLC, **EVERYBODY),
+    "FedNTD": partial(fl.FedNTD, **EVERYBODY),
+    "FedDecorr": partial(fl.FedDecorr, **EVERYBODY),
+    "FedSAM": partial(fl.FedSAM, **EVERYBODY),
+    "pFedMe": partial(fl.PFedMe, **EVERYBODY),
+    "APFL": partial(fl.APFL, **EVERYBODY),
+    "FedALA": partial(fl.FedALA, "head", **EVERYBODY),
+    "Fed-RoD": partial(fl.FedRoD, "head", **EVERYBODY),
+    "FedProto": partial(fl.FedProto, **EVERYBODY),
+    "IFCA": partial(fl.IFCA, 2, **EVERYBODY),
+    "fine-tuning": partial(fl.FedAvgFineTuned, 1.0, every=2),
+    "FedBABU": partial(fl.FedBABU, "head", every=1, fine_tune_epochs=1, clients_per_round=2),
+    "Per-FedAvg": partial(fl.PerFedAvg, **EVERYBODY),
+    "power of choice": lambda **more: fl.FedPer("head", sampler=parts.PowerOfChoice(1, 2), **more),
+    "AFL": lambda **more: fl.FedAvg(sampler=parts.ActiveSampler(2), **more),
+    "Oort": lambda **more: fl.FedAvg(sampler=parts.Oort(2, CLOCK), **more),
+    "TiFL": lambda **more: fl.FedAvg(sampler=parts.TierSampler(1, CLOCK, num_tiers=2, interval=2), **more),
+    "RADFedi": lambda **more: fl.RADFed(2, sampler=parts.ImportanceSampler(2), **more),
+    "error feedback": lambda **more: fl.FedAvg(1.0, exchange=parts.TopK(0.2), **more),
+    "clipped, with error feedback": lambda **more: fl.FedAvg(1.0, exchange=[fl.Clip(0.1), parts.TopK(0.2)], **more),
+    "local noise": lambda **more: fl.FedAvg(
+        1.0, exchange=[fl.Clip(0.5), NOISE(0.3, noise_multiplier=0.5, delta=1e-3)], **more
     ),
 }
 
@@ -147,7 +106,7 @@ NORMED = ["FedAvg", "FedDyn", "SCAFFOLD", "FedPer", "Ditto", "error feedback", "
 @pytest.mark.parametrize("name", with_marks(NORMED, {"SCAFFOLD", "fine-tuning", "error feedback"}))
 def test_batch_norm_and_momentum_change_nothing_of_that(name: str) -> None:
     module = partial(net, norm=True, momentum=0.0 if name == "SCAFFOLD" else 0.9)
-    make = partial(FedAvgFineTuned, 1.0, every=1) if name == "fine-tuning" else METHODS[name]
+    make = partial(fl.FedAvgFineTuned, 1.0, every=1) if name == "fine-tuning" else METHODS[name]
     simulated = simulate(make, module=module())
     deployed = Sites(make, module).fit()
     assert torch.equal(simulated.algorithm.server.model, deployed.algorithm.server.model)
@@ -186,9 +145,9 @@ def test_local_noise_is_secret_unless_the_bits_of_the_simulation_are_asked_for()
 
 
 def test_steps_and_means_that_clients_log_are_those_of_the_simulation() -> None:
-    make = partial(Ditto, 0.5, **EVERYBODY)
+    make = partial(fl.Ditto, 0.5, **EVERYBODY)
     simulated = trainer(make(executor="sequential", seed=11))
-    simulated.fit(net(), datamodule=TensorDataModule(CLIENTS, val=VALIDATION, batch_size=5))
+    simulated.fit(net(), datamodule=fl.TensorDataModule(CLIENTS, val=VALIDATION, batch_size=5))
     sites = Sites(make)
     sites.fit()
     assert sites.trainer.global_step == simulated.global_step == 2 * 2 * (2 + 4 + 3)
@@ -207,7 +166,7 @@ class Annealed(Net):
 
 
 # Clients are fine-tuned after the last round alone.
-@pytest.mark.parametrize("make", [ALL, partial(FedAvgFineTuned, 1.0, every=5)])
+@pytest.mark.parametrize("make", [ALL, partial(fl.FedAvgFineTuned, 1.0, every=5)])
 def test_a_loss_may_read_the_round_and_how_many_there_are(make: Make) -> None:
     sites = Sites(make, partial(net, Annealed))
     simulated = simulate(make, module=net(Annealed))
@@ -215,7 +174,7 @@ def test_a_loss_may_read_the_round_and_how_many_there_are(make: Make) -> None:
     assert_kept(sites, simulated)
 
 
-@pytest.mark.parametrize("make", [ALL, partial(Ditto, 0.5, **EVERYBODY)])
+@pytest.mark.parametrize("make", [ALL, partial(fl.Ditto, 0.5, **EVERYBODY)])
 def test_what_optimizers_hold_is_kept_at_the_site(make: Make) -> None:
     make = partial(make, optimizer_state="kept")
     momentum = partial(net, momentum=0.9)

@@ -12,68 +12,53 @@ from helpers.listed import Listed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fl_lightning import (
-    IFCA,
-    AggregationCallback,
-    Clip,
-    Ditto,
-    FedAdam,
-    FedAvg,
-    FedBABU,
-    FedDyn,
-    FedPer,
-    FedProto,
-    FedProx,
-    RADFed,
-    Scaffold,
-    TensorDataModule,
-)
+import fl_lightning as fl
 from fl_lightning.parts import LocalDifferentialPrivacy, PowerOfChoice, TopK
 
 SIZES = (18, 31, 24)
 EVERYBODY = {"clients_per_round": 1.0, "seed": 7}
 
 
-def _sparse(**options: Any) -> FedAvg:
-    return FedAvg(1.0, exchange=TopK(0.2), seed=7, **options)
+def _sparse(**options: Any) -> fl.FedAvg:
+    return fl.FedAvg(1.0, exchange=TopK(0.2), seed=7, **options)
 
 
-def _noised(**options: Any) -> FedAvg:
+def _noised(**options: Any) -> fl.FedAvg:
     noise = LocalDifferentialPrivacy(0.3, noise_multiplier=0.5, delta=1e-3)
-    return FedAvg(1.0, exchange=[Clip(0.5), noise], seed=7, **options)
+    return fl.FedAvg(1.0, exchange=[fl.Clip(0.5), noise], seed=7, **options)
 
 
-def _by_loss(**options: Any) -> FedAvg:
-    return FedAvg(sampler=PowerOfChoice(2, 3), seed=7, **options)
+def _by_loss(**options: Any) -> fl.FedAvg:
+    return fl.FedAvg(sampler=PowerOfChoice(2, 3), seed=7, **options)
 
 
-METHODS: dict[str, Callable[..., AggregationCallback]] = {
-    "FedAvg": partial(FedAvg, 1.0, seed=7),
-    "FedProx": partial(FedProx, 0.1, **EVERYBODY),
-    "SCAFFOLD": partial(Scaffold, **EVERYBODY),
-    "FedDyn": partial(FedDyn, 0.1, **EVERYBODY),
-    "FedAdam": partial(FedAdam, **EVERYBODY),
-    "RADFed": partial(RADFed, 3, clients_per_round=3, seed=7),
-    "FedPer": partial(FedPer, "head", **EVERYBODY),
-    "Ditto": partial(Ditto, 0.5, **EVERYBODY),
+METHODS: dict[str, Callable[..., fl.AggregationCallback]] = {
+    "FedAvg": partial(fl.FedAvg, 1.0, seed=7),
+    "FedProx": partial(fl.FedProx, 0.1, **EVERYBODY),
+    "SCAFFOLD": partial(fl.Scaffold, **EVERYBODY),
+    "FedDyn": partial(fl.FedDyn, 0.1, **EVERYBODY),
+    "FedAdam": partial(fl.FedAdam, **EVERYBODY),
+    "RADFed": partial(fl.RADFed, 3, clients_per_round=3, seed=7),
+    "FedPer": partial(fl.FedPer, "head", **EVERYBODY),
+    "Ditto": partial(fl.Ditto, 0.5, **EVERYBODY),
     "TopK": _sparse,
     "noise": _noised,
 }
 #: Methods whose clients get several messages, or models, in a round.
-SEVERAL: dict[str, Callable[..., AggregationCallback]] = {
-    "fine-tuning": partial(FedBABU, "head", every=2, fine_tune_epochs=1, **EVERYBODY),
+SEVERAL: dict[str, Callable[..., fl.AggregationCallback]] = {
+    "fine-tuning": partial(fl.FedBABU, "head", every=2, fine_tune_epochs=1, **EVERYBODY),
     "power of choice": _by_loss,
-    "IFCA": partial(IFCA, 2, **EVERYBODY),
-    "FedProto": partial(FedProto, **EVERYBODY),
+    "IFCA": partial(fl.IFCA, 2, **EVERYBODY),
+    "FedProto": partial(fl.FedProto, **EVERYBODY),
 }
 METHODS |= SEVERAL
 #: Methods whose clients keep personal tensors.
 PERSONAL = ("FedPer", "Ditto")
 
 
-def with_failures(*rounds: list[int], **options: Any) -> FedAvg:
+def with_failures(*rounds: list[int], **options: Any) -> fl.FedAvg:
     """Return a method whose clients keep remainders, with the clients of each round in the order of the list."""
-    return FedAvg(sampler=Listed(*rounds), exchange=TopK(0.2), seed=7, **options)
+    return fl.FedAvg(sampler=Listed(*rounds), exchange=TopK(0.2), seed=7, **options)
 
 
 METHODS["failures"] = partial(with_failures, *[[0, 1, 2]] * 4)
@@ -114,12 +99,12 @@ def samples_of(client: int) -> tuple[Tensor, Tensor]:
     return torch.randn(size, 6, generator=generator), torch.randint(0, 3, (size,), generator=generator)
 
 
-def data_of(*clients: int) -> TensorDataModule:
+def data_of(*clients: int) -> fl.TensorDataModule:
     """Return a data module of some clients."""
-    return TensorDataModule([samples_of(client) for client in clients], batch_size=8)
+    return fl.TensorDataModule([samples_of(client) for client in clients], batch_size=8)
 
 
-def trainer(rounds: int, callback: AggregationCallback, **options: Any) -> L.Trainer:
+def trainer(rounds: int, callback: fl.AggregationCallback, **options: Any) -> L.Trainer:
     """Return a trainer that prints nothing."""
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     given = {**quiet, "enable_checkpointing": False, "accelerator": "cpu", **options}
