@@ -15,7 +15,7 @@ import pytest
 from helpers.drawn import read
 from helpers.small_table import small
 from helpers.written import assert_as_in
-from helpers.written_results import BASE, GAPS, write_results
+from helpers.written_results import write_results
 from rich.console import Console
 
 from fl_lightning.command import main
@@ -23,6 +23,7 @@ from fl_lightning.experiment import run_table
 from fl_lightning.experiment.files import read_json, write_json
 from fl_lightning.report import experiment_report
 from fl_lightning.report.notes import missing_columns
+from fl_lightning.report.page import Picture, Section
 from fl_lightning.report.results import Results, read_results
 
 HERE = Path(__file__).parent
@@ -178,9 +179,10 @@ def test_a_column_without_a_finite_value_is_told(written: Results, tmp_path: Pat
 def test_figures_of_names_that_differ_in_case_have_files_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for of_test in (GAPS, BASE):
-        monkeypatch.setitem(of_test, "Easy", of_test["easy"])
+    pictures = [Picture(name, "", {"png": f"{place}".encode()}) for place, name in enumerate(["a", "A", "b", "A"])]
+    section = Section("Figures", pictures=pictures)
+    monkeypatch.setitem(experiment_report.__globals__, "_sections", lambda results: [section])
     write_results(tmp_path)
     experiment_report(tmp_path)
-    names = {file.stem for file in (tmp_path / "report" / "figures").glob("spread-*")}
-    assert names == {"spread-easy", "spread-hard", "spread-Easy-2"}
+    files = {file.name: file.read_text() for file in (tmp_path / "report" / "figures").iterdir()}
+    assert files == {"a.png": "0", "A-2.png": "1", "b.png": "2", "A-3.png": "3"}

@@ -9,10 +9,9 @@ import pytest
 from helpers.written_results import GAPS, write_results
 from matplotlib.colors import to_rgba
 
-from fl_lightning.report.drawing import COLORS, style_of_column
+from fl_lightning.report.drawing import COLORS, shade, style_of_column
 from fl_lightning.report.figures import (
     comparisons,
-    curves,
     draw_comparison,
     draw_curves,
     draw_spread,
@@ -61,22 +60,20 @@ def test_a_method_has_one_colour_in_all_figures(tmp_path: Path, monkeypatch: pyt
         color = artist.get_facecolor() if artist in bars else artist.get_color()
         red, green, blue, _ = to_rgba(color)
         assert red == green == blue
+    assert [shade(number, 3) for number in range(3)] == ["0.00", "0.35", "0.70"]
 
 
 def test_figures_for_papers_have_the_width_of_a_column_and_fonts_that_publishers_take(written: Results) -> None:
     with style_of_column():
-        pictures = [next(curves(written)), next(comparisons(written))]
-    for picture in pictures:
-        pdf = picture.files["pdf"]
-        # Points: 3.25 inches.
-        assert re.search(rb"/MediaBox \[ *0 0 234 [\d.]+ *\]", pdf)
-        assert b"/Type3" not in pdf
-        assert re.search(rb'<svg [^>]*width="234pt"', picture.files["svg"])
-        # The pixels of a row are in the head of the file.
-        assert int.from_bytes(picture.png[16:20], "big") == 747
-    with style_of_column():
-        again = next(curves(written))
-    assert again.files == pictures[0].files
+        picture, again = (next(comparisons(written)) for _ in range(2))
+    assert again.files == picture.files
+    pdf = picture.files["pdf"]
+    # Points: 3.25 inches.
+    assert re.search(rb"/MediaBox \[ *0 0 234 [\d.]+ *\]", pdf)
+    assert b"/Type3" not in pdf
+    assert re.search(rb'<svg [^>]*width="234pt"', picture.files["svg"])
+    # The pixels of a row are in the head of the file.
+    assert int.from_bytes(picture.png[16:20], "big") == 747
 
 
 def test_names_are_drawn_as_they_are(written: Results) -> None:

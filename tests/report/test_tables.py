@@ -16,7 +16,7 @@ from helpers.written_results import GAPS, write_results
 
 from fl_lightning.experiment import read_table
 from fl_lightning.experiment.files import read_json, write_json
-from fl_lightning.report import figures, tables
+from fl_lightning.report import experiment_report, figures, tables
 from fl_lightning.report.drawing import style_of_column
 from fl_lightning.report.notes import power_sentences, warnings_of
 from fl_lightning.report.page import Table, is_bold, plain
@@ -246,8 +246,13 @@ def test_a_published_number_is_compared_with_the_score_of_the_same_model(tmp_pat
         tmp_path / "best", published={"a": {"select": "best on test", "scores": {"RADFed": 41.0}}}, **on_test
     )
     assert [row[5] for row in rows(tables.published_table(best))] == ["53.50 ± 1.87", "40.00 ± 0.00"]
-    # Without the test set's curves nothing here is of that model.
-    assert beside("none", "best on test", {"RADFed": 53.0}) == ["best on test", "53.00", "", "", "", "", ""]
+    # Where smaller scores are better, the smallest of a curve is the best.
+    assert beside("min", "best on test", {"RADFed": 39.0}, **on_test, mode="min")[2] == "40.00 ± 0.00"
+    # Without the test set's curves, or with those of another metric, nothing here is of that model.
+    unknown = ["best on test", "53.00", "", "", "", "", ""]
+    assert beside("none", "best on test", {"RADFed": 53.0}) == unknown
+    other = {**on_test, "score": "test_f1"}
+    assert beside("other", "best on test", {"RADFed": 53.0}, **other) == unknown
 
 
 def test_scores_that_were_selected_on_the_test_set_say_so(tmp_path: Path) -> None:
@@ -343,7 +348,7 @@ def test_the_largest_epsilon_of_a_methods_runs(written: Results, tmp_path: Path)
     ]
 
 
-def test_many_columns_become_rows() -> None:
+def test_many_columns_become_rows(written: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     index = pd.MultiIndex.from_tuples([("a", "loss")], names=["data", "metric"])
     wide = pd.DataFrame([["0", "**1**", *"23456"]], index, [f"m{number}" for number in range(7)])
     turned = Table("g", "c", wide).turned_if_wide("method")
@@ -352,6 +357,10 @@ def test_many_columns_become_rows() -> None:
     assert bold(turned) == [(1, 1)]
     six = Table("g", "c", wide.iloc[:, :6])
     assert six.turned_if_wide("method") is six
+    # The scores of many methods are turned in a report.
+    monkeypatch.setattr(tables, "score_table", lambda results: Table("g", "c", wide))
+    section = next(experiment_report.__globals__["_sections"](written))
+    assert list(section.tables[0].flat.columns) == ["method", "a, loss"]
 
 
 def test_a_table_as_latex_and_csv() -> None:
