@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.small_table import small
+from helpers.small_table import alone, small, spec
 from helpers.values import assert_values
 from rich.console import Console
 
@@ -73,9 +73,8 @@ def finished(finished_table: Run, tmp_path: Path) -> Run:
 def broken_off(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Run, Run, Path]]:
     """Make a cell that failed at the end of round 4 of 6, the same cell run to its end, and a copy of the first."""
     folder = tmp_path_factory.mktemp("broken")
-    callback = {"class_path": "faulty.FailOnce", "init_args": {"marker": str(folder / "marker"), "at_round": 4}}
-    table = small(callbacks=[callback], trainer={"max_epochs": 6, "accelerator": "cpu"})
-    del table["methods"]["RADFed"]
+    callbacks = [spec("faulty.FailOnce", marker=str(folder / "marker"), at_round=4)]
+    table = alone(callbacks=callbacks, trainer={"max_epochs": 6, "accelerator": "cpu"})
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(HERE)
         broken, whole = (run_here(table, folder / name) for name in ("broken", "whole"))

@@ -82,3 +82,24 @@ def test_asha_ends_a_fit_that_is_worse_than_the_best_third_after_a_ninth_of_the_
     assert played([0.1, 0.1, 0.6, 0.1]) == (None, None)
     # The last round ends the fit by itself.
     assert played([0.9, 0.9, 0.4], rounds=3) == (None, None)
+
+
+def test_hyperband_ends_a_fit_after_a_ninth_or_a_third_of_the_rounds_or_never(tmp_path: Path) -> None:
+    """By its number a fit is in one of three brackets, which look after 3 and 9, after 9, and after 27 of 27 rounds."""
+    names = [f"fit {number}" for number in range(40)]
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "curve.csv").write_text("\n".join(["round,val_acc", *(f"{n},0.9" for n in range(1, 28))]))
+    ends = set()
+    for number in range(40, 60):
+        order = {"pruner": "hyperband", "number": number, "earlier": names}
+        config = {"monitor": "val_acc", "mode": "max", "trainer": {"max_epochs": 27}, "pruning": order}
+        curve = CurveRecorder(tmp_path / "curve")
+        pruning = Pruning(config, tmp_path, curve)
+        at_end = trainer(1)
+        while not at_end.should_stop and len(curve.rounds) < 27:
+            at_end = trainer(len(curve.rounds) + 1)
+            curve.rounds.append({"round": len(curve.rounds) + 1, "val_acc": 0.1})
+            pruning.on_train_epoch_end(at_end, MODULE)
+        ends.add(len(curve.rounds))
+    assert ends == {3, 9, 27}

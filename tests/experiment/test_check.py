@@ -93,11 +93,13 @@ def test_what_a_dry_run_finds_sound_is_run(tmp_path: Path, of_clients: bool) -> 
 
 
 def test_obstacles_warnings_and_what_is_not_checked_are_lines_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Findings([], ["no network"], [f"warning {number}" for number in range(12)], ["no data"])
+    found = Findings([], ["no network", "no x"], [f"warning {number}" for number in range(12)], ["no data", "no y"])
     monkeypatch.setattr("fl_lightning.experiment.check.check_table", lambda table, with_data: found)
     assert refuse_mistakes(read_table(small())) == [
         "no network. These cells will fail.",
+        "no x. These cells will fail.",
         *(f"WARNING: warning {number}" for number in range(_SHOWN)),
         f"WARNING: {12 - _SHOWN} more of this kind, for other data sets, methods or values.",
         "NOT CHECKED: no data",
+        "NOT CHECKED: no y",
     ]

@@ -14,7 +14,7 @@ from unittest.mock import ANY
 
 import pytest
 from experiment.conftest import Run, run_here
-from helpers.small_table import small
+from helpers.small_table import alone, spec
 
 from fl_lightning.experiment import claims
 from fl_lightning.experiment.claims import Claim, Claims
@@ -137,22 +137,16 @@ def test_claims_are_touched_and_those_that_are_lost_are_told(tmp_path: Path) -> 
 
 
 def table_with(callback: str, folder: Path, **arguments: Any) -> dict[str, Any]:
-    marker = {"marker": str(folder / "marker"), **arguments}
-    fedavg = small()["methods"]["FedAvg"]
-    return small(methods={"FedAvg": fedavg}, callbacks=[{"class_path": f"faulty.{callback}", "init_args": marker}])
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("whole")
-    return run_here(small(methods={"FedAvg": small()["methods"]["FedAvg"]}), folder)
+    return alone(callbacks=[spec(f"faulty.{callback}", marker=str(folder / "marker"), **arguments)])
 
 
 @pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_test_end"])
-def test_a_runner_that_has_lost_its_cell_publishes_nothing(tmp_path: Path, faulty: None, hook: str, whole: Run) -> None:
+def test_a_runner_that_has_lost_its_cell_publishes_nothing(
+    tmp_path: Path, faulty: None, hook: str, finished_table: Run
+) -> None:
     # another runner takes the cell over, and releases it at once
     run = run_here(table_with("LoseClaim", tmp_path, hook=hook), tmp_path / "out")
-    assert run.rows[0]["score"] == whole.rows[0]["score"]
+    assert run.rows[0]["score"] == finished_table.rows[0]["score"]
     assert (tmp_path / "marker").read_text().splitlines() == ["no result, attempt 1", "no result, attempt 3"]
     assert "failed" not in run.text
     assert "Tried again" not in run.text

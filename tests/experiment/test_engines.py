@@ -109,15 +109,19 @@ def test_ray_runs_a_table_while_a_node_is_killed(tmp_path: Path) -> None:
         ("out", {"engine_options": {"num_gpus": 1}}),
         ("out", {"engine": "slurm", "devices": [0]}),
         ("out", {"engine": "ray", "workers": 0}),
+        ("out", {"workers": 0, "cell_timeout": 1.0}),
+        ("out", {"workers": 0, "memory_limit": 1.0}),
+        ("out", {"console": 3}),
+        (3, {}),
         ("s3://bucket/out", {}),
         (Path("s3://bucket/out"), {}),
     ],
 )
 def test_what_cannot_work_is_an_error_that_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str | Path, options: dict[str, Any]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: Any, options: dict[str, Any]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     name = list(options or {"output": None})[-1]
-    with pytest.raises(ValueError, match=f"`{name}`"):
+    with pytest.raises((TypeError, ValueError), match=f"`{name}`"):
         run_table(small(), output, **options)
     assert not list(tmp_path.iterdir())

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import torch
 from experiment.conftest import Run, run_here
-from helpers.small_table import small
+from helpers.small_table import small, spec
 
 from fl_lightning.experiment import load_cell
 from fl_lightning.experiment.files import read_csv
 
-LOCAL = {"class_path": "fl_lightning.Local", "init_args": {"clients_per_round": 1.0, "local_epochs": 2}}
-WITHIN = {"class_path": "fl_lightning.WithinClientSplit", "init_args": {"val": 0.2, "test": 0.3}}
+LOCAL = spec("fl_lightning.Local", clients_per_round=1.0, local_epochs=2)
+WITHIN = spec("fl_lightning.WithinClientSplit", val=0.2, test=0.3)
 
 
 def table_of(method: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -43,8 +43,7 @@ def test_each_client_has_the_score_of_the_model_that_is_kept(tmp_path: Path, sel
 
 
 def test_a_checkpoint_of_weights_alone_is_kept_where_clients_have_no_models(tmp_path: Path) -> None:
-    method = {"class_path": "fl_lightning.FedAvg", "init_args": {"clients_per_round": 2}}
-    run = run_here(table_of(method, keep_models=True), tmp_path)
+    run = run_here(table_of(spec("fl_lightning.FedAvg", clients_per_round=2), keep_models=True), tmp_path)
     kept = torch.load(run.cell() / "model.ckpt", weights_only=True)
     assert not {"callbacks", "optimizer_states", "lr_schedulers"} & set(kept)
     assert kept["epoch"] + 1 == run.rows[0]["best_round"]
@@ -54,8 +53,8 @@ def test_a_checkpoint_of_weights_alone_is_kept_where_clients_have_no_models(tmp_
 
 
 def test_a_resumed_cell_keeps_the_same_file(tmp_path: Path, faulty: None) -> None:
-    callback = {"class_path": "faulty.FailOnce", "init_args": {"marker": str(tmp_path / "marker"), "at_round": 2}}
-    table = table_of(LOCAL, keep_models=True, callbacks=[callback])
+    callbacks = [spec("faulty.FailOnce", marker=str(tmp_path / "marker"), at_round=2)]
+    table = table_of(LOCAL, keep_models=True, callbacks=callbacks)
     table["trainer"]["max_epochs"] = 3
     broken = run_here(table, tmp_path / "broken")
     assert broken.rows[0]["status"] == "failed"

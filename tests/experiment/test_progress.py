@@ -35,6 +35,8 @@ def test_bars_count_what_is_finished_failed_and_running(tmp_path: Path) -> None:
         (folder / "curve-1.jsonl").write_text("{}\n{}\n{}\n")
         progress.look()
         bars = {task.description: task for task in progress.tasks}
+    # The time that is left follows from the last hour.
+    assert (progress.speed_estimate_period, progress.expand, progress.live.transient) == (3600.0, True, True)
     assert list(bars) == ["a[/]b on digits", "RADFed on digits", "cells"]
     assert bars["cells"].fields["counts"] == "1 finished, 1 failed, 1 running"
     # four rounds each: first has ended, second has failed, so that none is left, and third has finished three

@@ -14,21 +14,18 @@ import pytest
 import torch
 import yaml
 from experiment.conftest import Run, run_here
-from helpers.small_table import small, with_methods
+from helpers.small_table import alone, small, spec, with_data, with_methods
+from lightning.pytorch.loggers.logger import DummyLogger
 
 from fl_lightning.command import main
 from fl_lightning.data.tensor_bytes import fingerprint
 from fl_lightning.experiment import describe_plan, describe_time, estimate, measure_paces, processes, read_table
+from fl_lightning.experiment.cell import CellJob
 from fl_lightning.experiment.files import read_csv, read_json, write_json
 from fl_lightning.experiment.plan import Cell
 from fl_lightning.experiment.progress import Progress
 from fl_lightning.experiment.store import Store, describe_results
 from fl_lightning.report import experiment_report
-
-
-def run(table: dict[str, Any], folder: Path, workers: int = 0) -> tuple[list[dict[str, Any]], str]:
-    done = run_here(table, folder, workers)
-    return done.rows, done.text
 
 
 def test_methods_share_partition_weights_and_draws_and_finished_cells_are_not_run_again(finished: Run) -> None:
@@ -83,44 +80,39 @@ def test_each_test_clients_score_is_in_a_file(finished_table: Run) -> None:
 
 def test_each_score_of_a_client_stands_under_the_name_of_its_model(tmp_path: Path) -> None:
     """The round is chosen by a score of one model, and that of the other is of the same round."""
-    local = {"class_path": "fl_lightning.Local", "init_args": {"clients_per_round": 1.0, "local_epochs": 20}}
-    table = small(methods={"Local": {"callback": local}}, baseline="Local", seeds=[0])
-    table["trainer"]["max_epochs"] = 1
-    split = {"class_path": "fl_lightning.WithinClientSplit", "init_args": {"val": 0.2, "test": 0.3}}
+    local = spec("fl_lightning.Local", clients_per_round=1.0, local_epochs=20)
+    table = small(methods={"Local": {"callback": local}}, trainer={"max_epochs": 1, "accelerator": "cpu"})
+    split = spec("fl_lightning.WithinClientSplit", val=0.2, test=0.3)
     table["data"]["digits"]["datamodule"]["init_args"]["split"] = split
-    [row], _ = run(table, tmp_path)
-    scores = read_csv(tmp_path / "cells" / row["cell"] / "clients.csv")
+    done = run_here(table, tmp_path)
+    scores = read_csv(done.cell() / "clients.csv")
     for name, column in (("test_acc_clients", "test_acc"), ("test_acc_personal", "test_acc_personal")):
         mean = sum(float(client[column]) for client in scores) / len(scores)
-        assert mean == pytest.approx(row[name], abs=1e-6)
+        assert mean == pytest.approx(done.rows[0][name], abs=1e-6)
     assert any(client["test_acc"] != client["test_acc_personal"] for client in scores)
 
 
 def test_curves_and_counts_are_of_all_rounds_where_personal_models_of_an_earlier_one_are_tested(tmp_path: Path) -> None:
-    ditto = {"class_path": "fl_lightning.Ditto", "init_args": {"clients_per_round": 2}}
-    table = small(methods={"Ditto": {"callback": ditto}}, baseline="Ditto", seeds=[0])
+    methods = {"Ditto": {"callback": spec("fl_lightning.Ditto", clients_per_round=2)}}
     # The loss falls, so that the first round is chosen.
-    table["data"]["digits"] |= {"monitor": "val_loss", "mode": "max"}
-    [row], _ = run(table, tmp_path)
-    assert row["best_round"] == 1
-    assert [line["round"] for line in read_csv(tmp_path / "cells" / row["cell"] / "curve.csv")] == ["1", "2", "3", "4"]
-    assert (row["rounds"], row["aggregations"]) == (4, 4)
+    done = run_here(with_data(monitor="val_loss", mode="max") | {"methods": methods}, tmp_path)
+    assert [line["round"] for line in read_csv(done.cell() / "curve.csv")] == ["1", "2", "3", "4"]
     # Each of two clients gets a model and sends one back.
-    assert row["models_sent"] == 4 * 2 * 2
+    counts = {"best_round": 1, "rounds": 4, "aggregations": 4, "models_sent": 4 * 2 * 2}
+    assert {name: done.rows[0][name] for name in counts} == counts
 
 
 def test_clients_with_names_have_them_beside_their_scores(tmp_path: Path) -> None:
     lines = [f"{place % 3 / 2},{place % 2},{'aurora' if place < 20 else 'bergen'}" for place in range(40)]
     (tmp_path / "stays.csv").write_text("\n".join(["pulse,ill,hospital", *lines]))
-    split = {"class_path": "fl_lightning.WithinClientSplit", "init_args": {"val": 0.2, "test": 0.2}}
+    split = spec("fl_lightning.WithinClientSplit", val=0.2, test=0.2)
     arguments = {"path": str(tmp_path / "stays.csv"), "label": "ill", "client": "hospital", "split": split}
-    module = {"class_path": "fl_lightning.datamodules.TableDataModule", "init_args": {**arguments, "batch_size": 4}}
-    of_model = {"in_features": 1, "hidden": [2], "num_classes": 2, "lr": 0.1}
-    model = {"class_path": "fl_lightning.models.MLPClassifier", "init_args": of_model}
-    rows, _ = run(small(data={"stays": {"datamodule": module, "model": model}}, seeds=[0, 1]), tmp_path / "run")
-    assert len({row["initial_weights"] for row in rows}) == 2  # one for each seed
-    for row in rows:
-        scores = read_csv(tmp_path / "run" / "cells" / row["cell"] / "clients.csv")
+    module = spec("fl_lightning.datamodules.TableDataModule", **arguments, batch_size=4)
+    model = spec("fl_lightning.models.MLPClassifier", in_features=1, hidden=[2], num_classes=2, lr=0.1)
+    done = run_here(small(data={"stays": {"datamodule": module, "model": model}}, seeds=[0, 1]), tmp_path / "run")
+    assert len({row["initial_weights"] for row in done.rows}) == 2  # one for each seed
+    for place in range(4):
+        scores = read_csv(done.cell(place) / "clients.csv")
         assert {client["client"]: client["name"] for client in scores} == {"0": "aurora", "1": "bergen"}
 
 
@@ -143,7 +135,7 @@ def test_tuning_chooses_on_validation_and_shares_its_fits_with_the_table(finishe
 
 
 #: 10 clients of which 6 train
-TOO_MANY = {"callback": {"class_path": "fl_lightning.FedAvg", "init_args": {"clients_per_round": "$m"}}}
+TOO_MANY = {"callback": spec("fl_lightning.FedAvg", clients_per_round="$m")}
 
 
 def test_a_failure_is_recorded_and_the_rest_goes_on_and_it_is_tried_again(finished: Run) -> None:
@@ -170,39 +162,37 @@ def test_a_search_goes_on_without_points_that_fail(finished: Run) -> None:
 
 
 #: validates by the loss, without choosing a model; a server learning rate of 1e38 makes the loss NaN
-DIVERGES = {"callback": {"class_path": "fl_lightning.FedAvg", "init_args": {"clients_per_round": 2, "server_lr": "$s"}}}
+DIVERGES = {"callback": spec("fl_lightning.FedAvg", clients_per_round=2, server_lr="$s")}
 
 
 def by_loss(**methods: Any) -> dict[str, Any]:
-    table = with_methods(**methods)
-    table["data"]["digits"] |= {"monitor": "val_loss", "mode": "min", "score": "test_loss"}
-    return table | {"select": "last"}
+    data = with_data(monitor="val_loss", mode="min", score="test_loss")["data"]
+    return small(data=data, methods=methods, select="last")
 
 
 def test_a_search_does_not_choose_a_point_that_diverges(tmp_path: Path) -> None:
-    rows, _ = run(by_loss(Tuned={**DIVERGES, "tune": {"s": [1e38, 1.0]}}), tmp_path)
-    assert json.loads(rows[2]["values"]) == {"s": 1.0}
+    done = run_here(by_loss(Tuned={**DIVERGES, "tune": {"s": [1e38, 1.0]}}), tmp_path)
+    assert json.loads(done.rows[0]["values"]) == {"s": 1.0}
     tuning = read_csv(tmp_path / "tuning.csv")
     assert [(row["chosen"], row["error"]) for row in tuning] == [("", "the validation metric is nan"), ("yes", "")]
     assert tuning[0]["val"] == ""
 
 
 def test_a_score_that_is_not_finite_is_told_and_left_out_of_the_report(tmp_path: Path) -> None:
-    table = by_loss(Wild={**DIVERGES, "values": {"s": 1e38}})
-    _, text = run(table, tmp_path)
-    assert "digits, Wild, fold 0, seed 0: `test_loss` is NaN or infinite" in text
+    wild = {"Wild": {**DIVERGES, "values": {"s": 1e38}}}
+    done = run_here(by_loss(FedAvg=small()["methods"]["FedAvg"], **wild), tmp_path)
+    assert "digits, Wild, fold 0, seed 0: `test_loss` is NaN or infinite" in done.text
     page = experiment_report(tmp_path).read_text(encoding="utf-8")
     assert "1 with a score that is NaN or infinite. No number includes these." in page
     assert "`test_loss` is nan: the model may have diverged." in page
-    wild = small(methods={"Wild": table["methods"]["Wild"]}, data=table["data"], select="last", baseline="Wild")
-    run(wild, tmp_path)
+    done.again(methods=wild)
     with pytest.raises(ValueError, match=r"every finished run is NaN or infinite.* lower the learning rate"):
         experiment_report(tmp_path)
 
 
 def test_workers_give_what_one_process_gives(tmp_path: Path, finished_table: Run) -> None:
     one = finished_table.folder
-    _, text = run(small(), tmp_path, workers=2)
+    text = run_here(small(), tmp_path, workers=2).text
     assert (one / "results.csv").read_bytes() == (tmp_path / "results.csv").read_bytes()
     for curve in one.glob("cells/*/curve.csv"):
         assert curve.read_bytes() == (tmp_path / "cells" / curve.parent.name / "curve.csv").read_bytes()
@@ -232,6 +222,49 @@ def test_workers_at_the_same_time_have_gpus_in_turn(monkeypatch: pytest.MonkeyPa
     others = {name: value for name, value in os.environ.items() if name != "SLURM_JOB_ID"}
     assert given == [{**others, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": gpu} for gpu in "353"]
     assert len(workers) == 3
+
+
+def test_workers_take_different_cells_and_are_ended_when_they_take_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Process:
+        """Ends when it is killed, and not before."""
+
+        exitcode: int | None = None
+
+        def __init__(self, target: Any, args: Any) -> None: ...
+
+        def start(self) -> None: ...
+
+        def join(self) -> None: ...
+
+        def kill(self) -> None:
+            self.exitcode = -signal.SIGKILL
+
+    now = [0.0]
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(processes, "_context", lambda: SimpleNamespace(Process=Process))
+    workers = processes.Workers(processes.RunOptions(workers=2, cell_timeout=0.5))
+    jobs = [CellJob(Cell("d", "m", 0, seed, {}, {"seed": seed}), tmp_path) for seed in range(4)]
+    write_json(jobs[0].folder / "result.json", {})
+    claimed = []
+    while job := workers.claim(jobs):
+        claimed.append(job.folder)
+        workers.start(job)
+        now[0] += 1.0
+    assert claimed == [jobs[1].folder, jobs[2].folder]
+    # The first one has 0.5 seconds, and one more for its last words.
+    workers.end()
+    assert len(workers) == 1
+    assert read_json(jobs[1].folder / "failed.json")["error"].startswith("TimeoutError: the cell took longer than 0.5")
+    assert not (jobs[2].folder / "failed.json").exists()
+    again = workers.claim(jobs)
+    assert again is not None and (again.folder, again.attempt.number) == (jobs[1].folder, 2)
+    workers.start(again)
+    workers._give_up(again.folder)
+    assert [each.process.exitcode for each in workers._at_work.values()] == [None, -signal.SIGKILL]
+    workers.close()
+    assert {each.process.exitcode for each in workers._at_work.values()} == {-signal.SIGKILL}
 
 
 @pytest.mark.parametrize(
@@ -302,7 +335,7 @@ def test_what_came_out_of_a_point(tmp_path: Path) -> None:
 
 
 def deadly(code: int) -> dict[str, Any]:
-    return {**small()["methods"]["FedAvg"], "callbacks": [{"class_path": "faulty.Die", "init_args": {"code": code}}]}
+    return {**small()["methods"]["FedAvg"], "callbacks": [spec("faulty.Die", code=code)]}
 
 
 @pytest.mark.long
@@ -310,7 +343,7 @@ def deadly(code: int) -> dict[str, Any]:
     ("code", "how"), [(-signal.SIGKILL, "was ended by SIGKILL, maybe because"), (7, "ended with code 7")]
 )
 def test_a_worker_that_dies_is_a_failed_cell(code: int, how: str, tmp_path: Path, faulty: None) -> None:
-    rows, _ = run(with_methods(Deadly=deadly(code)), tmp_path, workers=1)
+    rows = run_here(with_methods(Deadly=deadly(code)), tmp_path, workers=1).rows
     assert [row["status"] for row in rows] == ["finished", "finished", "failed"]
     assert f"The worker process {how}" in rows[2]["error"]
 
@@ -349,60 +382,62 @@ def test_an_interrupted_run_ends_its_workers_and_records_no_failure(
 
 def test_a_run_of_wandb_is_named_by_data_method_fold_and_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[dict[str, Any]] = []
-    monkeypatch.setattr("fl_lightning.experiment.cell.make_wandb_logger", lambda **options: bool(given.append(options)))
-    table = small(
-        wandb={"project": "test", "mode": "offline"}, seeds=[7], trainer={"max_epochs": 1, "accelerator": "cpu"}
-    )
-    [row], _ = run({**table, "methods": {"FedAvg": table["methods"]["FedAvg"]}}, tmp_path)
+    ended: list[bool] = []
+    experiment = SimpleNamespace(summary={}, finish=lambda: ended.append(True))
+
+    class Logger(DummyLogger):
+        def __init__(self, **options: Any) -> None:
+            super().__init__()
+            given.append(options)
+            self._experiment = experiment  # type: ignore[assignment]
+
+    monkeypatch.setattr("fl_lightning.experiment.cell.make_wandb_logger", Logger)
+    table = alone(wandb={"project": "test", "mode": "offline"}, seeds=[7])
+    table["trainer"]["max_epochs"] = 1
+    table["methods"]["FedAvg"]["tune"] = {"lr": [0.01]}
+    done = run_here(table, tmp_path)
+    [row] = done.rows
     assert row["status"] == "finished"
     [options] = given
     config = options.pop("config")
     assert options == {
-        **{"name": "digits-FedAvg-0-7", "group": "digits-FedAvg", "project": "test", "mode": "offline"},
-        **{"save_dir": tmp_path / "cells" / row["cell"], "id": row["cell"], "resume": "allow"},
+        **{"name": "digits-FedAvg-0-7-lr=0.01", "group": "digits-FedAvg", "project": "test", "mode": "offline"},
+        **{"save_dir": done.cell(), "id": row["cell"], "resume": "allow"},
     }
-    labels = {"data": "digits", "method": "FedAvg", "fold": 0, "seed": 7, "values": {}, "code": row["code"]}
-    assert config == {**config, **labels, "cell": read_json(tmp_path / "cells" / row["cell"] / "config.json")}
+    labels = {"data": "digits", "method": "FedAvg", "fold": 0, "seed": 7, "values": {"lr": 0.01}, "code": row["code"]}
+    assert config == {**config, **labels, "cell": read_json(done.cell() / "config.json")}
+    result = read_json(done.cell() / "result.json")
+    scores, _ = result.pop("test"), result.pop("constant")
+    assert (experiment.summary, ended) == ({**result, **scores}, [True])
 
 
 @pytest.mark.long
 def test_wandb_gets_the_configuration_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_SILENT", "true")
-    table = small(wandb={"project": "test", "mode": "offline"})
-    rows, _ = run({**table, "methods": {"FedAvg": table["methods"]["FedAvg"]}}, tmp_path)
+    rows = run_here(alone(wandb={"project": "test", "mode": "offline"}), tmp_path).rows
     assert rows[0]["status"] == "finished"
     [folder] = tmp_path.glob("cells/*/wandb/offline-run-*")
     assert folder.name.endswith(rows[0]["cell"])
 
 
-def own_model() -> dict[str, Any]:
-    """Return the table with a model of which nobody knows what it logs."""
-    table = small()
-    table["data"]["digits"]["model"]["class_path"] = "faulty.OwnModel"
-    return table
+#: Nobody knows what it logs.
+OWN_MODEL = spec("faulty.OwnModel", in_features=3072, num_classes=10)
 
 
 def test_the_monitor_must_be_logged(tmp_path: Path, faulty: None) -> None:
-    table = own_model()
-    table["data"]["digits"]["monitor"] = "val_nothing"
-    table["data"]["digits"]["score_mode"] = "max"
-    rows, _ = run(table, tmp_path)
-    assert all(row["status"] == "failed" and "val_nothing" in row["error"] for row in rows)
+    done = run_here(with_data(model=OWN_MODEL, monitor="val_nothing", score_mode="max"), tmp_path)
+    assert all(row["status"] == "failed" and "val_nothing" in row["error"] for row in done.rows)
 
 
 def test_a_score_that_no_cell_logs_is_named(tmp_path: Path, faulty: None) -> None:
-    table = own_model()
-    table["data"]["digits"]["score"] = "test_nothing"
-    table["data"]["digits"]["score_mode"] = "max"
-    rows, text = run(table, tmp_path)
-    assert [(row["status"], row["score"]) for row in rows] == [("finished", None)] * 2
+    done = run_here(with_data(model=OWN_MODEL, score="test_nothing", score_mode="max"), tmp_path)
+    assert [(row["status"], row["score"]) for row in done.rows] == [("finished", None)] * 2
     told = "digits, FedAvg, fold 0, seed 0 and 1 more: `score` is 'test_nothing', but the cell logged test_acc, "
-    assert text.splitlines()[-1].startswith(told)
+    assert done.text.splitlines()[-1].startswith(told)
     # correcting it runs nothing again
-    table["data"]["digits"]["score"] = "test_acc"
-    rows, text = run(table, tmp_path)
-    assert all(row["score"] == row["test_acc"] for row in rows)
-    assert "1/2 " not in text
+    again = done.again(**with_data(model=OWN_MODEL, score="test_acc"))
+    assert all(row["score"] == row["test_acc"] for row in again.rows)
+    assert "1/2 " not in again.text
 
 
 def test_plan_and_time(tmp_path: Path) -> None:
@@ -415,9 +450,8 @@ def test_plan_and_time(tmp_path: Path) -> None:
     # 16 rounds of 2,000 seconds and two workers
     told = "Measured seconds a round: digits 2e+03. All fits on digits will take about 4.4 h.\nCANNOT RUN x: no file"
     assert describe_time(table, {"digits": 2000.0}, {"x": "no file"}, workers=2) == told
-    broken = small()
-    broken["data"]["digits"]["model"]["init_args"]["l2"] = -1
-    paces, errors = measure_paces(read_table(broken))
+    model = spec("fl_lightning.models.LogisticRegressionClassifier", in_features=3072, num_classes=10, l2=-1)
+    paces, errors = measure_paces(read_table(with_data(model=model)))
     assert not paces
     nothing, reason = describe_time(table, paces, errors).splitlines()
     assert nothing.startswith("Nothing has been measured")
@@ -454,6 +488,7 @@ cells 2/2 finished: digits, RADFed, fold 0, seed 0
     curve = read_csv(folder / "curve.csv")
     best = curve[row["best_round"] - 1]
     assert float(best["val_acc_clients"]) == row["val"] == max(float(each["val_acc_clients"]) for each in curve)
+    assert read_json(finished_table.folder / "table.json")["code"] == row["code"]
     about = read_json(folder / "run.json")
     assert {"seconds", "begun", "ended", "python", "torch", "lightning", "numpy"} <= set(about)
     assert (about["resumed"], about["device"]) == (False, "cpu")
@@ -503,11 +538,8 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_privacy_of_samples_in_a_table(tmp_path: Path) -> None:
-    settings = {"clip": 1.0, "noise_multiplier": 1.0, "delta": 1e-3}
-    callback = {"class_path": "fl_lightning.ExamplePrivacy", "init_args": settings}
-    table = small(callbacks=[callback], seeds=[1])
-    del table["methods"]["RADFed"]
-    done = run_here(table, tmp_path / "private")
+    callback = spec("fl_lightning.ExamplePrivacy", clip=1.0, noise_multiplier=1.0, delta=1e-3)
+    done = run_here(alone(callbacks=[callback], seeds=[1]), tmp_path / "private")
     assert {row["status"] for row in done.rows} == {"finished"}
     columns = (done.cell() / "curve.csv").read_text().splitlines()[0].split(",")
     assert {"fed/example_epsilon", "fed/example_delta"} <= set(columns)

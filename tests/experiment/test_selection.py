@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from experiment.conftest import run_here
-from helpers.small_table import small
+from helpers.small_table import alone, small, spec, with_data
 
 from fl_lightning import ClientMetrics, FedAvg, FedPer, RADFed, TensorDataModule
 from fl_lightning.callbacks import FederatedCheckpoint
@@ -19,14 +19,10 @@ from fl_lightning.parts.samplers.participation import Participation
 
 def run_radfed(folder: Path, trainer: dict[str, Any], **arguments: Any) -> dict[str, Any]:
     """Run RADFed with S = 2, where nobody can be reached in the second round."""
-    available = {
-        "class_path": "fl_lightning.parts.Participation",
-        "init_args": {"available": {"object": "faulty.away_in_round_2"}},
-    }
-    method = {"redistributions": 2, "clients_per_round": 2, "unequal": "park", "participation": available, **arguments}
-    table = small(trainer={"accelerator": "cpu", **trainer})
-    table["methods"] = {"RADFed": {"callback": {"class_path": "fl_lightning.RADFed", "init_args": method}}}
-    return run_here(table, folder).rows[0]
+    away = spec("fl_lightning.parts.Participation", available={"object": "faulty.away_in_round_2"})
+    method = {"redistributions": 2, "clients_per_round": 2, "unequal": "park", "participation": away, **arguments}
+    methods = {"RADFed": {"callback": spec("fl_lightning.RADFed", **method)}}
+    return run_here(small(trainer={"accelerator": "cpu", **trainer}, methods=methods), folder).rows[0]
 
 
 def test_an_empty_round_moves_the_rounds_that_compete(tmp_path: Path, faulty: None) -> None:
@@ -46,12 +42,9 @@ def test_with_empty_rounds_an_aggregation_may_meet_a_validation(tmp_path: Path, 
 
 
 def test_if_all_clients_diverge_the_error_says_so(tmp_path: Path) -> None:
-    table = small(trainer={"accelerator": "cpu", "max_epochs": 3})
-    arguments = {"in_features": 3072, "hidden": [16], "lr": 1e30}
-    table["data"]["digits"]["model"] = {"class_path": "fl_lightning.models.MLPClassifier", "init_args": arguments}
-    del table["data"]["digits"]["values"]
-    del table["methods"]["RADFed"]
-    [row] = run_here(table, tmp_path).rows
+    model = spec("fl_lightning.models.MLPClassifier", in_features=3072, hidden=[16], lr="$lr")
+    data = with_data(model=model, values={"lr": 1e30})["data"]
+    [row] = run_here(alone(data=data, trainer={"accelerator": "cpu", "max_epochs": 3}), tmp_path).rows
     assert "NaN, and `fed/left_out` counts them: lower the learning rate" in row["error"]
 
 

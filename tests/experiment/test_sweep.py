@@ -55,6 +55,11 @@ run.finish()
 """
 
 
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
 def write(folder: Path, **changes: Any) -> Path:
     (folder / "program.py").write_text(PROGRAM)
     content = {
@@ -75,17 +80,13 @@ def sweep(path: Path, **options: Any) -> tuple[list[dict[str, Any]], str]:
     return run_sweep(path, console=console, **options), console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_a_program_that_is_not_there_is_named_before_anything_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_program_that_is_not_there_is_named_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"`program` of .*sweep.yaml must be a script"):
         run_sweep(write(tmp_path, program="programm.py"))
     assert not Path("runs").exists()
 
 
 def test_a_sweep_runs_to_the_end_and_is_not_run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_SERVICE", "of this process")
     path = write(tmp_path)
     rows, text = sweep(path, further=["--add=0.25"])
@@ -127,10 +128,7 @@ def test_a_sweep_runs_to_the_end_and_is_not_run_twice(tmp_path: Path, monkeypatc
     assert [row["error"] for row in others] == ["RuntimeError: exit code 1: another program"] * 2
 
 
-def test_the_smallest_value_is_the_best_if_the_goal_is_to_minimise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_smallest_value_is_the_best_if_the_goal_is_to_minimise(tmp_path: Path) -> None:
     [row], _ = sweep(write(tmp_path, metric={"name": "score", "goal": "minimize"}), count=1)
     assert row["score"] == 0.5  # of 1 and 0.5
 
@@ -139,7 +137,6 @@ def test_the_smallest_value_is_the_best_if_the_goal_is_to_minimise(
 def test_the_newest_folder_of_weights_and_biases_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, further: list[str], place: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OFFLINE", "yes")
     [row], text = sweep(write(tmp_path), count=1, further=further)
     assert row["folder"] == f"{place}/wandb/offline-run-2-{row['id']}"
@@ -147,10 +144,7 @@ def test_the_newest_folder_of_weights_and_biases_is_told(
     assert f"1 offline run folder; to send them: {sync}" in text
 
 
-def test_what_only_the_service_uses_is_told_and_a_point_is_told_by_what_varies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_only_the_service_uses_is_told_and_a_point_is_told_by_what_varies(tmp_path: Path) -> None:
     parameters = {"x": {"values": [1, 2]}, "add": {"value": 1}}
     metric = {"name": "score", "goal": "maximize", "target": 9}
     _, text = sweep(write(tmp_path, project="p", metric=metric, parameters=parameters), count=1)
@@ -169,8 +163,7 @@ def test_what_only_the_service_uses_is_told_and_a_point_is_told_by_what_varies(
     assert command == [sys.executable, "-u", "program.py", "a=1", "b=x", "--a=1", "--b=x", "--more"]
 
 
-def test_what_a_failed_attempt_has_logged_is_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_a_failed_attempt_has_logged_is_no_score(tmp_path: Path) -> None:
     path = write(tmp_path, parameters={"x": {"values": [3]}})
     assert sweep(path)[0][0]["score"] is None
     (tmp_path / "program.py").write_text(PROGRAM.replace("options.x == 3", "False").replace('"score"', '"other"'))
@@ -179,10 +172,7 @@ def test_what_a_failed_attempt_has_logged_is_no_score(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.long
-def test_runs_of_weights_and_biases_are_offline_and_in_one_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_runs_of_weights_and_biases_are_offline_and_in_one_group(tmp_path: Path) -> None:
     path = write(tmp_path)
     (tmp_path / "program.py").write_text(PROGRAM + OFFLINE)
     rows, text = sweep(path, count=2)
@@ -196,8 +186,7 @@ def test_runs_of_weights_and_biases_are_offline_and_in_one_group(
     assert sweep(path, count=2)[0] == rows
 
 
-def test_parameters_in_all_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_parameters_in_all_forms(tmp_path: Path) -> None:
     parameters = {
         "a": {"value": 1},
         "b": {"values": ["x", "y"]},
@@ -219,8 +208,7 @@ def test_parameters_in_all_forms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert command == [sys.executable, "program.py", "--a=1", "--b.c=x", "--more"]
 
 
-def test_values_that_are_not_finite_are_never_the_best(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_values_that_are_not_finite_are_never_the_best(tmp_path: Path) -> None:
     parameters = {"x": {"values": [9, 8, 1]}}
     path = write(tmp_path, parameters=parameters)
     for _ in range(2):  # the second call reads the files of the first
@@ -230,8 +218,7 @@ def test_values_that_are_not_finite_are_never_the_best(tmp_path: Path, monkeypat
         assert "Best configuration: x=8 (score 8.0000)" in text
 
 
-def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", str(write(tmp_path)), "--count", "1", "--", "--add=1"]) == 0
     assert "Best configuration: x=1 (score 2.0000)" in " ".join(capsys.readouterr().out.split())
 
@@ -255,10 +242,7 @@ def test_shipped_sweeps_parse_against_the_recipes_options(path: Path) -> None:
 
 
 @pytest.mark.parametrize("program", ["print('trained')", PROGRAM.replace('"score"', '"other"')])
-def test_a_sweep_stops_at_a_program_that_does_not_log_the_metric(
-    program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_sweep_stops_at_a_program_that_does_not_log_the_metric(program: str, tmp_path: Path) -> None:
     path = write(tmp_path)
     (tmp_path / "program.py").write_text(program)
     with pytest.raises(RuntimeError, match="has not logged `score`"):
@@ -286,3 +270,9 @@ def test_a_sweep_stops_at_a_program_that_does_not_log_the_metric(
 def test_wrong_files(tmp_path: Path, changes: dict[str, Any], name: str) -> None:
     with pytest.raises((ValueError, TypeError), match=name):
         run_sweep(write(tmp_path, **changes))
+
+
+@pytest.mark.parametrize("name", ["path", "output", "console"])
+def test_wrong_arguments(tmp_path: Path, name: str) -> None:
+    with pytest.raises(TypeError, match=f"`{name}` .*got 3"):
+        run_sweep(**{"path": write(tmp_path), name: 3})
