@@ -109,12 +109,12 @@ def test_ray_runs_a_table_while_a_node_is_killed(tmp_path: Path) -> None:
         ("out", {"engine_options": {"num_gpus": 1}}),
         ("out", {"engine": "slurm", "devices": [0]}),
         ("out", {"engine": "ray", "workers": 0}),
+        ("s3://bucket/out", {}),
+        (Path("s3://bucket/out"), {}),
         ("out", {"workers": 0, "cell_timeout": 1.0}),
         ("out", {"workers": 0, "memory_limit": 1.0}),
         ("out", {"console": 3}),
         (3, {}),
-        ("s3://bucket/out", {}),
-        (Path("s3://bucket/out"), {}),
     ],
 )
 def test_what_cannot_work_is_an_error_that_names_it(
