@@ -17,6 +17,8 @@ from fl_lightning.experiment.table import DataSet, Method, Table, Tuning
 from fl_lightning.settings import PathLike, check
 from fl_lightning.shipped import find_file
 
+#: The parser in C is some ten times faster than that in Python; not every platform has it.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _BINARY = "tag:yaml.org,2002:binary"
 #: Limits of a file.
 _DEEPEST = 100
@@ -78,7 +80,7 @@ def _check_extent(path: Path, text: str) -> None:
     named: dict[str | None, int] = {}
     # Of each mapping or list that has begun: its anchor, and the entries before it.
     open_: list[tuple[str | None, int]] = []
-    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+    for event in yaml.parse(text, Loader=_LOADER):
         # Only an event that is made by hand has no mark.
         assert event.start_mark is not None
         place = f"{path}, line {event.start_mark.line + 1}"
