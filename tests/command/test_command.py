@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -15,7 +16,7 @@ import pytest
 # submitit configures logging when it is first imported, and so closes all handlers that tests have made by then
 import submitit  # noqa: F401
 import yaml
-from helpers.small_table import small
+from helpers.small_table import small, with_data
 from helpers.values import assert_values
 
 from fl_lightning import FedProx
@@ -155,6 +156,37 @@ def test_options_reach_the_commands_in_their_types(monkeypatch: pytest.MonkeyPat
         assert {key: options[key] for key in given} == given
         assert further == (["--a"] if name == "sweep" else [])
     assert _engine_options(["a=[1]", "b=x", "c="]) == {"a": [1], "b": "x", "c": None}
+
+
+def test_run_hands_on_its_options_and_its_status_tells_of_unfinished_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.yaml").write_text(yaml.safe_dump(with_data(stand_in="A & B.")))
+    rows: list[dict[str, Any]] = [{"score": None}]
+    given = []
+
+    def run(table: Any, output: Path, **options: Any) -> list[dict[str, Any]]:
+        given.append((table.seeds, output, options))
+        if not rows:
+            signal.getsignal(signal.SIGTERM)(signal.SIGTERM, None)  # type: ignore[operator, misc]
+        return rows
+
+    monkeypatch.setattr("fl_lightning.experiment.run_table", run)
+    before = signal.getsignal(signal.SIGTERM)
+    assert (
+        main(["run", "t.yaml", "--seeds", "3", "--retries", "2", "--engine", "ray", "--engine-options", "num_gpus=0.5"])
+        == 1
+    )
+    options = {"workers": 1, "devices": None, "checkpoint_seconds": 60.0, "cell_timeout": None, "memory_limit": None}
+    options |= {"retries": 2, "engine": "ray", "engine_options": {"num_gpus": 0.5}}
+    assert given == [([3], Path("runs/small"), options)]
+    assert capsys.readouterr() == ("STAND-IN digits: A & B.\n", "")
+    # A signal ends the run with its own status, and is afterwards answered as before.
+    rows.clear()
+    assert main(["run", "t.yaml"]) == 143
+    assert capsys.readouterr().err == "Ended by SIGTERM. Run the same command again to continue.\n"
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_completion_knows_commands_options_and_recipes(capsys: pytest.CaptureFixture[str]) -> None:

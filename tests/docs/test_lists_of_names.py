@@ -23,18 +23,9 @@ ROOT = Path(__file__).parents[2]
 #: The package and its public rooms.
 ROOMS = ("fl_lightning", *(f"fl_lightning.{room.name}" for room in iter_modules(fl_lightning.__path__) if room.ispkg))
 #: Where pages may take other names of classes from.
-OTHERS = (
-    "builtins",
-    "lightning.pytorch",
-    "lightning.pytorch.callbacks",
-    "lightning.pytorch.loggers",
-    "torch",
-    "torch.nn",
-    "torch.optim",
-    "torch.optim.lr_scheduler",
-    "torch.optim.swa_utils",
-    "torch.utils.data",
-)
+LIGHTNING = "builtins lightning.pytorch lightning.pytorch.callbacks lightning.pytorch.loggers"
+TORCH = "torch torch.nn torch.optim torch.optim.lr_scheduler torch.optim.swa_utils torch.utils.data"
+OTHERS = [*LIGHTNING.split(), *TORCH.split()]
 #: A page, a room, and the kind of which the page lists the room's classes.
 LISTS: list[tuple[str, str, type]] = [
     ("README.md", "fl_lightning", AggregationCallback),
@@ -68,25 +59,11 @@ LISTS: list[tuple[str, str, type]] = [
 #: Kinds that a page leaves to another one, to which it links.
 ELSEWHERE = {"docs/how-it-works.md": (parts.RobustAggregation,)}
 #: The bases whose attributes and properties are questions to a part.
-QUESTIONS: list[type] = [
-    Part,
-    parts.ClientSampler,
-    parts.Schedule,
-    parts.LocalObjective,
-    parts.Exchange,
-    parts.Aggregation,
-    parts.MeanAggregation,
-    parts.ServerOptimizer,
-]
+NAMES = "ClientSampler Schedule LocalObjective Exchange Aggregation MeanAggregation ServerOptimizer"
+QUESTIONS: list[type] = [Part, *(getattr(parts, name) for name in NAMES.split())]
 #: Pages whose tables have names of the package's classes.
-TABLES = (
-    "README.md",
-    "docs/algorithms.md",
-    "docs/personalisation.md",
-    "docs/robustness.md",
-    "docs/partitioning.md",
-    "docs/how-it-works.md",
-)
+PAGES = ("algorithms", "personalisation", "robustness", "partitioning", "how-it-works")
+TABLES = ("README.md", *(f"docs/{page}.md" for page in PAGES))
 
 
 def text_of(page: str) -> str:

@@ -19,20 +19,9 @@ from helpers.sites import CLIENTS, Sites
 
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning._lightning.logs.client_log import LoggedMean
-from fl_lightning.flower import FlowerClients
+from fl_lightning.flower import FlowerClients, orders
 from fl_lightning.flower import server as of_server
 from fl_lightning.flower.kept import KeptVectors
-from fl_lightning.flower.orders import (
-    FORM,
-    Answer,
-    Order,
-    describe_data,
-    describe_trainer,
-    options_from_text,
-    options_to_text,
-    state_arrays,
-    state_of,
-)
 from fl_lightning.flower.records import Parcel, from_records, message_to, received, to_records
 from fl_lightning.flower.stand_ins import SamplesOfSite, ThisClient
 from fl_lightning.flower.tensors import is_sparse, pack_places, unpack_places
@@ -42,15 +31,8 @@ from fl_lightning.parts.messages import Payload
 #: Each field has a value of its own that is not its default.
 ORDER: dict[str, Any] = {
     **{"run": "ab", "client": 1, "round": 3, "message": 2, "name": "Bonn", "num_clients": 4, "samples": 7},
-    **{
-        "all_samples": 20,
-        "seed": 11,
-        "local_epochs": 5,
-        "local_steps": 6,
-        "algorithm": "a",
-        "trainer": "t",
-        "data": "d",
-    },
+    **{"all_samples": 20, "seed": 11, "local_epochs": 5, "local_steps": 6},
+    **{"algorithm": "a", "trainer": "t", "data": "d"},
     **{"max_epochs": 9, "layout": "l", "first": "f", "options": "o", "is_look": True, "counted": (2, 1)},
     **{"changing": ("mean", "var"), "pull": 0.1, "weight_decay": 0.2},
 }
@@ -68,7 +50,7 @@ def in_a_run_of_flower() -> None:
     Sites(partial(FedAvg, 1.0))
 
 
-@pytest.mark.parametrize(("kind", "values"), [(Order, ORDER), (Answer, ANSWER)])
+@pytest.mark.parametrize(("kind", "values"), [(orders.Order, ORDER), (orders.Answer, ANSWER)])
 def test_each_value_of_a_record_travels(kind: Any, values: dict[str, Any]) -> None:
     arrays = {"model": np.arange(6, dtype=np.float32).reshape(2, 3)}
     message = message_to(5, "train", kind(**values, arrays=arrays).to_parcel(), 60.0)
@@ -82,12 +64,12 @@ def test_each_value_of_a_record_travels(kind: Any, values: dict[str, Any]) -> No
     assert kind.from_parcel(from_records(to_records(kind(**least).to_parcel()))) == kind(**least)
     assert dict(received(message).values) == {
         **{name: list(value) if isinstance(value, tuple) else value for name, value in values.items()},
-        **{"form": FORM, "version": received(message).values["version"]},
+        **{"form": orders.FORM, "version": received(message).values["version"]},
     }
 
 
 def test_means_that_a_client_logged() -> None:
-    assert Answer(**ANSWER).logged == [LoggedMean("x", 0.5, 10, True), LoggedMean("y", 0.6, 11, False)]
+    assert orders.Answer(**ANSWER).logged == [LoggedMean("x", 0.5, 10, True), LoggedMean("y", 0.6, 11, False)]
 
 
 def test_a_message_of_another_program_is_named() -> None:
@@ -99,23 +81,24 @@ def test_a_message_of_another_program_is_named() -> None:
 
 def test_options_of_optimizers_travel_exactly() -> None:
     options: Any = [[{"lr": 0.1 + 0.2, "betas": (0.9, 0.999)}, {"lr": 1e-9, "foreach": None}], [{"momentum": True}]]
-    assert options_from_text(options_to_text(options)) == options
+    assert orders.options_from_text(orders.options_to_text(options)) == options
     with pytest.raises(ValueError, match=r"must be numbers and strings .*Tensor is not JSON"):
-        options_to_text([[{"lr": torch.tensor(0.1)}]])
+        orders.options_to_text([[{"lr": torch.tensor(0.1)}]])
 
 
 def test_what_both_sides_compare() -> None:
     given: dict[str, Any] = {"gradient_clip_val": 0.5, "accumulate_grad_batches": 2}
     trainer = L.Trainer(**given, limit_train_batches=3, accelerator="cpu", logger=False, enable_checkpointing=False)
-    assert describe_trainer(trainer) == (
+    assert orders.describe_trainer(trainer) == (
         "gradient_clip_val=0.5, gradient_clip_algorithm=None, accumulate_grad_batches=2, limit_train_batches=3, "
         "overfit_batches=0.0"
     )
     data = TensorDataModule(CLIENTS, batch_size=5, shuffle=False)
-    assert describe_data(data) == "batch_size=5, shuffle=False, drop_last=False"
-    state = state_arrays("schedule", {"a": torch.tensor([1.0]), "b": torch.tensor([2.0])})
+    assert orders.describe_data(data) == "batch_size=5, shuffle=False, drop_last=False"
+    state = orders.state_arrays("schedule", {"a": torch.tensor([1.0]), "b": torch.tensor([2.0])})
     assert list(state) == ["schedule/a", "schedule/b"]
-    assert state_of("schedule", {**state, "schedules/a": np.zeros(1)}, torch.device("cpu")) == {"a": 1.0, "b": 2.0}
+    found = orders.state_of("schedule", {**state, "schedules/a": np.zeros(1)}, torch.device("cpu"))
+    assert found == {"a": 1.0, "b": 2.0}
 
 
 @pytest.mark.parametrize("in_folder", [True, False])
@@ -171,7 +154,7 @@ def test_a_site_draws_or_scores_its_client_alone() -> None:
     sampler: Any = SimpleNamespace(score=lambda client: 2.5, sends_scores=True, scored_at="x")
     rng = np.random.default_rng(0)
     for is_look, drawn, scored in ((False, [1], []), (True, [], [1])):
-        this = ThisClient(Order(**{**ORDER, "is_look": is_look}), sampler)
+        this = ThisClient(orders.Order(**{**ORDER, "is_look": is_look}), sampler)
         assert (this.draw(4, rng, np.arange(4)).tolist(), list(this.clients_to_score(rng, np.arange(4)))) == (
             drawn,
             scored,
@@ -180,13 +163,13 @@ def test_a_site_draws_or_scores_its_client_alone() -> None:
         for scores in ({1: 0.25}, {}):
             this.take_scores(scores)
         assert this.scores == (0.25,)
-    assert not ThisClient(Order(**ORDER), UniformSampler(1)).sends_scores
+    assert not ThisClient(orders.Order(**ORDER), UniformSampler(1)).sends_scores
 
 
 def test_a_site_takes_the_others_for_about_equal() -> None:
     data = TensorDataModule([CLIENTS[0]])
     data.setup("fit")
-    samples = SamplesOfSite(data.federated_samples, Order(**{**ORDER, "samples": 9, "all_samples": 20}))
+    samples = SamplesOfSite(data.federated_samples, orders.Order(**{**ORDER, "samples": 9, "all_samples": 20}))
     # 11 samples for three others
     assert (samples.client_ids, samples.client_sizes.tolist()) == ([0, 1, 2, 3], [4, 9, 4, 3])
     assert len(samples.dataset_of("train", [1])) == len(samples.dataset_of("train")) == 9  # type: ignore[arg-type]

@@ -9,14 +9,8 @@ import pytest
 from helpers.written_results import GAPS, write_results
 from matplotlib.colors import to_rgba
 
+from fl_lightning.report import figures
 from fl_lightning.report.drawing import COLORS, shade, style_of_column
-from fl_lightning.report.figures import (
-    comparisons,
-    draw_comparison,
-    draw_curves,
-    draw_spread,
-    representative_fold,
-)
 from fl_lightning.report.results import Results, read_results
 
 EASY = {method: ("easy", method) for method in ("FedAvg", "RADFed")}
@@ -26,7 +20,7 @@ def test_runs_of_different_lengths_are_aligned_by_their_rounds(tmp_path: Path, m
     monkeypatch.setitem(GAPS, "easy", [1, 3])
     write_results(tmp_path)
     (tmp_path / "cells" / "easy-RADFed-0" / "curve.csv").write_text("round,val_acc\n1,0.1\n2,\n3,0.3\n4,0.5\n")
-    figure, text = draw_curves(read_results(tmp_path), EASY, "val_acc", "easy")
+    figure, text = figures.draw_curves(read_results(tmp_path), EASY, "val_acc", "easy")
     mean = figure.axes[0].lines[3]
     # the other run was validated in rounds 2 and 3
     assert list(mean.get_xdata()) == [3]
@@ -38,24 +32,24 @@ def test_the_representative_fold_stands_out(tmp_path: Path, monkeypatch: pytest.
     # gaps of the folds: 2, 5 and 5 with mean 4, so that the second one is the first of the nearest
     monkeypatch.setitem(GAPS, "easy", [1, 2, 3, 4, 5, 6, 4, 5, 6])
     results = write_results(tmp_path)
-    assert representative_fold(results, "easy") == 1
-    axes = draw_spread(results, "easy").axes[0]
+    assert figures.representative_fold(results, "easy") == 1
+    axes = figures.draw_spread(results, "easy").axes[0]
     marks = [line for line in axes.lines if line.get_linestyle() == "None"]
     assert sum(len(mark.get_xdata()) for mark in marks if mark.get_alpha() == 1) == 6
 
 
 def test_a_method_has_one_colour_in_all_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = write_results(tmp_path)
-    _, curve = draw_curves(results, EASY, "val_acc", "easy")[0].axes[0].lines
-    [radfed] = {line.get_color() for line in draw_spread(results, "easy").axes[0].lines[-2:-1]}
+    _, curve = figures.draw_curves(results, EASY, "val_acc", "easy")[0].axes[0].lines
+    [radfed] = {line.get_color() for line in figures.draw_spread(results, "easy").axes[0].lines[-2:-1]}
     assert curve.get_color() == radfed == COLORS[1]
     # So it has in a figure of this method alone, and before the baseline has a score.
-    alone, _ = draw_curves(results, {"RADFed": EASY["RADFed"]}, "val_acc", "easy")
+    alone, _ = figures.draw_curves(results, {"RADFed": EASY["RADFed"]}, "val_acc", "easy")
     assert alone.axes[0].lines[0].get_color() == COLORS[1]
     # Lines and bars of data sets are grey.
     lines = {"easy": ("easy", "FedAvg"), "hard": ("hard", "FedAvg")}
-    across, _ = draw_curves(results, lines, "val_acc", "Ease", of_data=True)
-    bars = draw_comparison(results, "Ease", ["easy", "hard"]).axes[0].patches
+    across, _ = figures.draw_curves(results, lines, "val_acc", "Ease", of_data=True)
+    bars = figures.draw_comparison(results, "Ease", ["easy", "hard"]).axes[0].patches
     for artist in (*across.axes[0].lines, *bars):
         color = artist.get_facecolor() if artist in bars else artist.get_color()
         red, green, blue, _ = to_rgba(color)
@@ -65,7 +59,7 @@ def test_a_method_has_one_colour_in_all_figures(tmp_path: Path, monkeypatch: pyt
 
 def test_figures_for_papers_have_the_width_of_a_column_and_fonts_that_publishers_take(written: Results) -> None:
     with style_of_column():
-        picture, again = (next(comparisons(written)) for _ in range(2))
+        picture, again = (next(figures.comparisons(written)) for _ in range(2))
     assert again.files == picture.files
     pdf = picture.files["pdf"]
     # Points: 3.25 inches.
@@ -78,6 +72,6 @@ def test_figures_for_papers_have_the_width_of_a_column_and_fonts_that_publishers
 
 def test_names_are_drawn_as_they_are(written: Results) -> None:
     lines = {"_hidden": ("easy", "FedAvg"), "$a_1$ and a long name of many words": ("easy", "RADFed")}
-    figure, _ = draw_curves(written, lines, "val_acc", "$x$")
+    figure, _ = figures.draw_curves(written, lines, "val_acc", "$x$")
     [legend] = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [" _hidden", "\\$a_1\\$ and a long name\nof many words"]
