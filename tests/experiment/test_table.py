@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers.small_table import small, with_methods
+from helpers.small_table import small, with_data, with_methods
 
 from fl_lightning.experiment import read_table
 from fl_lightning.experiment.plan import Cell, levels, planned, table_cells
@@ -196,23 +196,17 @@ def test_a_reference_to_a_mapping_a_trainer_a_data_set_or_a_callback_may_use_a_v
     read_table(with_methods(FedAvg={"tune": "$grid"}) | {"values": {"grid": {"lr": [1]}}})
 
 
-@pytest.mark.parametrize(
-    ("score", "monitor", "mode", "expected"),
-    [
+def test_whether_larger_scores_are_better_follows_from_the_names() -> None:
+    for score, monitor, mode, expected in (
         ("test_acc_clients", "val_acc_clients", "max", "max"),
         ("test_own", "val_own", "min", "min"),
         ("test_acc", "val_loss", "min", "max"),
         ("test_loss", "val_acc_clients", "max", "min"),
         ("test_f1_clients", "val_auroc_clients", "max", "max"),
         ("test_acc_clients_std", "val_acc_clients", "max", "min"),
-    ],
-)
-def test_whether_larger_scores_are_better_follows_from_the_names(
-    score: str, monitor: str, mode: str, expected: str
-) -> None:
-    data = small()["data"]
-    data["digits"].update(score=score, monitor=monitor, mode=mode)
-    assert read_table(small(data=data)).data["digits"].score_mode == expected
+    ):
+        table = read_table(with_data(score=score, monitor=monitor, mode=mode))
+        assert table.data["digits"].score_mode == expected, score
 
 
 def test_an_ordinary_file(tmp_path: Path) -> None:

@@ -83,6 +83,8 @@ def test_other_metrics_have_a_panel_of_their_own(tmp_path: Path) -> None:
     ]
     assert [list(each.lines[0].get_ydata()) for each in axes[:2]] == [[4.0, 1.0], [2.0, 1.0]]  # type: ignore[arg-type]
     assert [each.get_ylabel() for each in axes] == ["MSE", "RMSE", "RMSE of the last evaluation"]
+    several = {"val_acc": [0.5], "val_f1": [0.5], "train_loss": [1.0], "val_ce_loss": [2.0]}
+    assert [each.get_ylabel() for each in plot_run(with_log(tmp_path, several)).figure.axes] == ["score", "loss"]
     # an error below 1 is no share
     assert axes[2].get_ylim()[1] < 1
     assert "%" not in axes[2].yaxis.get_major_formatter()(0.5)

@@ -65,24 +65,31 @@ def test_a_screen_of_80_columns_has_methods_as_rows_and_a_star_for_the_best(writ
 
 
 def test_a_significant_loss_is_marked_and_not_highlighted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(GAPS, "hard", ALL_WORSE)
+    # The smallest of nine differences is a gain: no other sign of 512 but the ranks' sum of 0 is as extreme.
+    monkeypatch.setitem(GAPS, "hard", [1, -2, -3, -4, -5, -6, -7, -8, -9])
     results = write_results(tmp_path)
-    assert rows(tables.score_table(results))[1][3] == "21.50 ± 1.87 ‡"
-    assert rows(tables.significance_table(results))[1][-1] == "0.031 ‡"
+    # The mean is -43 / 9, and the squares are 285 together.
+    assert rows(tables.score_table(results))[1][3] == "20.22 ± 3.15 ‡"
+    assert rows(tables.significance_table(results))[1][-1] == "0.008 ‡"
     assert bold(tables.significance_table(results)) == [(0, 8)]
     assert bold(tables.relative_table(results)) == [(0, 3)]
 
 
+def write_clients(folder: Path, header: str, clients: dict[str, list[str]], **options: Any) -> Results:
+    """Return results with the lines of ``clients.csv`` of some cells."""
+    write_results(folder, **options)
+    for cell, lines in clients.items():
+        (folder / "cells" / cell / "clients.csv").write_text("\n".join([header, *lines]))
+    return read_results(folder)
+
+
 def results_beside_local(folder: Path, header: str, clients: dict[str, list[str]], **options: Any) -> Results:
     """Return results in which FedAvg is named Local, with the lines of ``clients.csv`` of one run of each method."""
-    write_results(folder, **options)
+    cells = {f"easy-{method.replace('Local', 'FedAvg')}-0": lines for method, lines in clients.items()}
+    write_clients(folder, header, cells, **options)
     results, table = folder / "results.csv", folder / "table.json"
-    results.write_text(results.read_text().replace("FedAvg", "Local"))
+    results.write_text(results.read_text().replace(",FedAvg,", ",Local,"))
     write_json(table, json.loads(json.dumps(read_json(table)).replace("FedAvg", "Local")))
-    for method, lines in clients.items():
-        cell = folder / "cells" / f"easy-{method}-0"
-        cell.mkdir(exist_ok=True)
-        (cell / "clients.csv").write_text("\n".join([header, *lines]))
     return read_results(folder)
 
 
@@ -116,14 +123,6 @@ def test_scores_of_clients_are_of_the_model_that_the_table_s_score_names(
     alone, method = rows(tables.client_table(read))
     assert (method[3], method[6]) == (mean, gain)
     assert alone[3] == ("20.00" if score == "test_acc_clients" else "50.00")
-
-
-def write_clients(folder: Path, header: str, clients: dict[str, list[str]]) -> Results:
-    """Return results with the lines of ``clients.csv`` of some cells."""
-    write_results(folder)
-    for cell, lines in clients.items():
-        (folder / "cells" / cell / "clients.csv").write_text("\n".join([header, *lines]))
-    return read_results(folder)
 
 
 def test_each_clients_score_is_the_mean_over_the_runs_that_test_it(tmp_path: Path) -> None:
@@ -264,11 +263,16 @@ def test_scores_that_were_selected_on_the_test_set_say_so(tmp_path: Path) -> Non
     assert "best of all rounds on the test set" in " ".join(warnings_of(results))
 
 
+def without_rows(folder: Path, start: str) -> Results:
+    """Return results without the rows that begin so."""
+    write_results(folder)
+    lines = (folder / "results.csv").read_text().splitlines(keepends=True)
+    (folder / "results.csv").write_text("".join(line for line in lines if not line.startswith(start)))
+    return read_results(folder)
+
+
 def test_a_method_without_runs_on_a_data_set_leaves_its_cells_empty(tmp_path: Path) -> None:
-    write_results(tmp_path)
-    lines = (tmp_path / "results.csv").read_text().splitlines(keepends=True)
-    (tmp_path / "results.csv").write_text("".join(line for line in lines if not line.startswith("hard,RADFed")))
-    results = read_results(tmp_path)
+    results = without_rows(tmp_path, "hard,RADFed")
     assert rows(tables.score_table(results))[1] == ["hard", "accuracy, %", "25.00 ± 0.00", ""]
     assert [row[3] for row in rows(tables.relative_table(results))] == ["+7.00", ""]
     assert tables.rank_table(results) is None
@@ -276,10 +280,10 @@ def test_a_method_without_runs_on_a_data_set_leaves_its_cells_empty(tmp_path: Pa
 
 
 def test_a_data_set_without_runs_has_none_that_are_finished(tmp_path: Path) -> None:
-    write_results(tmp_path)
-    lines = (tmp_path / "results.csv").read_text().splitlines(keepends=True)
-    (tmp_path / "results.csv").write_text("".join(line for line in lines if not line.startswith("hard")))
-    assert rows(tables.finished_table(read_results(tmp_path))) == [["easy", "6", "6", "0"], ["hard", "0", "0", "0"]]
+    assert rows(tables.finished_table(without_rows(tmp_path, "hard"))) == [
+        ["easy", "6", "6", "0"],
+        ["hard", "0", "0", "0"],
+    ]
 
 
 def test_runs_without_a_score_are_listed(tmp_path: Path) -> None:
@@ -410,6 +414,8 @@ def test_tables_and_figures_are_what_latex_takes(written: Results, tmp_path: Pat
 def test_all_differences_from_the_table_of_reference_are_told(tmp_path: Path) -> None:
     own = small(reference=small(), trainer={"max_epochs": 6, "accelerator": "cpu"}, seeds=[0, 1])
     own["methods"]["FedAvg"]["callback"]["init_args"]["clients_per_round"] = 3
+    # Where files are kept is no difference.
+    own["data"]["digits"]["datamodule"]["init_args"]["partitioner"]["init_args"]["cache_dir"] = "elsewhere"
     results = replace(write_results(tmp_path / "results"), table=asdict(read_table(own)))
     found = reference_table(results)
     assert found is not None
