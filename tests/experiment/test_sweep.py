@@ -108,6 +108,7 @@ def test_a_sweep_runs_to_the_end_and_is_not_run_twice(tmp_path: Path, monkeypatc
     assert "1/3 finished: x=1: score 1.2500; about " in text
     assert "3/3 failed: x=3: RuntimeError: exit code 1: three is too many\n" in text
     assert "Best configuration: x=2 (score 2.2500)" in text
+    assert text.endswith(f"\nAll runs: {tmp_path / 'runs/sweeps/small/sweep.csv'}\n")
     assert "wandb" not in text
     written = list(csv.DictReader((tmp_path / "runs/sweeps/small/sweep.csv").open()))
     texts = [{name: "" if value is None else str(value) for name, value in row.items()} for row in rows]
