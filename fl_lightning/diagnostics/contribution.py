@@ -216,6 +216,8 @@ class Contribution(RoundObserver):
             for place, result in enumerate(results):
                 left_out = worth(everybody) - worth(everybody - {place})
                 self.records.append(Contributed(round_index, result.client, values[place], left_out))
+        # Models of clients are large: they are not kept until the next round.
+        del self._results
 
     def _model_of(self, coalition: frozenset[int], results: Sequence[ClientResult], weights: Sequence[float]) -> Tensor:
         """Return the server's model, moved by the mean update of a coalition, shape ``(size,)``."""

@@ -5,9 +5,9 @@ A new message with a value in it has a line here, and its text one in ``messages
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from helpers.algorithms import public
 from helpers.small_table import small
 from helpers.tiny_files import set_up
 from helpers.toys import Fixed, Quadratic, fit_clients, quadratic_clients
+from helpers.written import told
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -350,15 +351,7 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
 
 @pytest.mark.parametrize("name", dict.fromkeys([*ERRORS, *MESSAGES]))
 def test_errors(name: str, tmp_path: Path) -> None:
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        try:
-            ERRORS[name](tmp_path)
-            ours = [each for each in found if "/fl_lightning/" in each.filename]
-            told = "; ".join(f"{each.category.__name__}: {each.message}" for each in ours) or "nothing"
-        except Exception as error:
-            told = f"{type(error).__name__}: {error}"
-    assert told.replace(str(tmp_path), "FOLDER") == MESSAGES[name]
+    assert told(partial(ERRORS[name], tmp_path), tmp_path) == MESSAGES[name]
 
 
 def test_first_lines_of_a_fit(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers.refused import refusals
 from helpers.toys import Quadratic, fit_clients, quadratic_clients
-from helpers.written import assert_as_in
+from helpers.written import all_told, assert_as_in
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
@@ -179,7 +178,7 @@ CALLS: list[Callable[[Path], Any]] = [
 
 
 def test_errors(tmp_path: Path) -> None:
-    assert_as_in(Path(__file__).with_suffix(".txt"), refusals(CALLS, tmp_path), tmp_path)
+    assert_as_in(Path(__file__).with_suffix(".txt"), all_told(CALLS, tmp_path), tmp_path)
 
 
 def test_a_watched_loss_is_taken_for_one_that_rises() -> None:

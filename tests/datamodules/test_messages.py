@@ -9,9 +9,8 @@ from typing import Any
 import datasets
 import numpy as np
 import pandas as pd
-from helpers.refused import refusals
 from helpers.tiny_files import eicu_tables, set_up, write_eicu, write_markdown_plays
-from helpers.written import assert_as_in
+from helpers.written import all_told, assert_as_in
 from PIL import Image
 
 from fl_lightning import datamodules as sets
@@ -125,4 +124,4 @@ CALLS: list[Callable[[Path], Any]] = [
 
 
 def test_errors(tmp_path: Path) -> None:
-    assert_as_in(Path(__file__).with_suffix(".txt"), refusals(CALLS, tmp_path), tmp_path)
+    assert_as_in(Path(__file__).with_suffix(".txt"), all_told(CALLS, tmp_path), tmp_path)

@@ -30,7 +30,7 @@ def table_of_clients(stages: list[str], of_clients: bool = True, **changes: Any)
             "class_path": "helpers.by_client.ByClient",
             "init_args": {"stages": stages, "of_clients": of_clients},
         },
-        "model": spec("models.LogisticRegressionClassifier", in_features=2, num_classes=2),
+        "model": spec("fl_lightning.models.LogisticRegressionClassifier", in_features=2, num_classes=2),
         "validate_on_test": changes.pop("validate_on_test", False),
     }
     if not of_clients:
@@ -38,7 +38,7 @@ def table_of_clients(stages: list[str], of_clients: bool = True, **changes: Any)
     return {
         "name": "by client",
         "data": {"d": data},
-        "methods": {"FedAvg": {"callback": spec("FedAvg", clients_per_round=2)}},
+        "methods": {"FedAvg": {"callback": spec("fl_lightning.FedAvg", clients_per_round=2)}},
         "trainer": {"max_epochs": 1, "accelerator": "cpu"},
         **changes,
     }

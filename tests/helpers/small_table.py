@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def spec(path: str, **init_args: Any) -> dict[str, Any]:
-    """Return what a table says of an object of the library."""
-    return {"class_path": f"fl_lightning.{path}", "init_args": init_args}
+def spec(class_path: str, **arguments: Any) -> dict[str, Any]:
+    """Return the spec of an object: what is called, and with which arguments."""
+    return {"class_path": class_path, "init_args": arguments}
 
 
 TABLE: dict[str, Any] = {
@@ -17,27 +17,24 @@ TABLE: dict[str, Any] = {
     "data": {
         "digits": {
             "datamodule": spec(
-                "datamodules.DigitsDataModule",
-                partitioner=spec("partitioners.DirichletPartitioner", num_clients=10, alpha=0.3, seed=0),
-                split=spec("data.ClientSplit", num_folds=5, fold="$fold", seed=0),
+                "fl_lightning.datamodules.DigitsDataModule",
+                partitioner=spec("fl_lightning.partitioners.DirichletPartitioner", num_clients=10, alpha=0.3, seed=0),
+                split=spec("fl_lightning.data.ClientSplit", num_folds=5, fold="$fold", seed=0),
                 batch_size=64,
             ),
-            "model": spec("models.LogisticRegressionClassifier", in_features=3072, num_classes=10, lr="$lr"),
+            "model": spec(
+                "fl_lightning.models.LogisticRegressionClassifier", in_features=3072, num_classes=10, lr="$lr"
+            ),
             "values": {"lr": 0.01},
         }
     },
     "methods": {
-        "FedAvg": {"callback": spec("FedAvg", clients_per_round=2)},
-        "RADFed": {"callback": spec("RADFed", redistributions=2, clients_per_round=2)},
+        "FedAvg": {"callback": spec("fl_lightning.FedAvg", clients_per_round=2)},
+        "RADFed": {"callback": spec("fl_lightning.RADFed", redistributions=2, clients_per_round=2)},
     },
     "trainer": {"max_epochs": 4, "accelerator": "cpu"},
     "select": "best on validation",
 }
-
-
-def spec(class_path: str, **arguments: Any) -> dict[str, Any]:
-    """Return the spec of an object: what is called, and with which arguments."""
-    return {"class_path": class_path, "init_args": arguments}
 
 
 def small(**changes: Any) -> dict[str, Any]:

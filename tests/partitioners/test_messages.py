@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from helpers.refused import refusals
-from helpers.written import assert_as_in
+from helpers.written import all_told, assert_as_in
 
 from fl_lightning import partitioners
 from fl_lightning.data import SampleSplit, WithinClientSplit
@@ -153,4 +152,4 @@ CALLS: list[Callable[[Path], Any]] = [
 
 
 def test_errors(tmp_path: Path) -> None:
-    assert_as_in(Path(__file__).with_suffix(".txt"), refusals(CALLS, tmp_path), tmp_path)
+    assert_as_in(Path(__file__).with_suffix(".txt"), all_told(CALLS, tmp_path), tmp_path)
