@@ -124,7 +124,7 @@ def test_a_sweep_runs_to_the_end_and_is_not_run_twice(tmp_path: Path, monkeypatc
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert sweep(path, **kept)[0] == again
     # another program has runs of its own
-    (tmp_path / "other.py").write_text("raise SystemExit('another program')")
+    (tmp_path / "other.py").write_text("print('another program')\nraise SystemExit(1)")
     others, _ = sweep(write(tmp_path, program="other.py"), **kept)
     assert [row["error"] for row in others] == ["RuntimeError: exit code 1: another program"] * 2
 
