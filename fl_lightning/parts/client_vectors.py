@@ -56,7 +56,7 @@ class ClientVectors:
         self._counted: dict[int, Tensor] = {}
         self._new: dict[int, Tensor] = {}
         #: The mean over all K clients, shape ``(length,)``, float64; empty if there is none.
-        self.mean: Tensor = self._initial[: len(initial) if has_mean else 0].to(sum_dtype(initial), copy=True)
+        self.mean: Tensor = self._initial[: len(initial) if has_mean else 0].to(sum_dtype(initial))
         self._kept_mean = self.mean
 
     def __getitem__(self, client: int) -> Tensor:
@@ -144,9 +144,8 @@ class ClientVectors:
         return {"clients": vectors, "mean": self._kept_mean}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take the vectors of this process's clients, and the mean."""
+        """Take the vectors of this process's clients, and the mean; :meth:`keep` comes after."""
         for client, vector in state["clients"].items():
             if self._is_here(client):
                 self._rows[client] = vector.cpu()
         self.mean = state["mean"].to(self.mean.device)
-        self._kept_mean = self.mean

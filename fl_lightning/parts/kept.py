@@ -115,7 +115,7 @@ class States:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take a checkpoint's state, once the states of a new fit are declared.
+        """Take a checkpoint's state, once the states of a new fit are declared; :meth:`keep` comes after.
 
         Raises:
             ValueError: If the checkpoint holds the state of other attributes.
@@ -137,7 +137,6 @@ class States:
             if isinstance(present, frozenset):
                 restored = frozenset(restored)
             setattr(self, name, self.loaded(name, restored))
-        self.keep()
 
     def _restored(self, value: Any, moved: dict[Any, Tensor]) -> Any:
         """Return a checkpoint's value with its records, and with tensors on the module's device."""

@@ -43,5 +43,5 @@ def test_the_server_stays_where_no_client_has_a_weight(make: Callable[..., Any])
 @pytest.mark.parametrize("make", [FedAdagrad, FedAdam, FedYogi])
 def test_a_server_whose_second_moment_is_infinite_does_not_stop_in_silence(make: Callable[..., Any]) -> None:
     huge = quadratic_clients(a=[1.0], c=[1e160])
-    with pytest.raises(FloatingPointError, match=r"second moment of Adaptive\(.*up to "):
+    with pytest.raises(FloatingPointError, match=r"second moment of Adaptive\(.*up to 5e\+159\."):
         fit_quadratic(make(1), Quadratic(lr=0.5), huge, rounds=1)

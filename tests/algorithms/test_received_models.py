@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from fl_lightning.parts import (
     AdaptiveStart,
     Exchange,
     ModelContrast,
+    NotTrueDistillation,
     PersonalParameters,
     PowerOfChoice,
     Proximal,
@@ -100,18 +102,31 @@ def test_candidates_know_the_message_with_which_they_were_scored_and_train_from_
     assert [kept[client].tolist() for client in (0, 1)] == [[2.0, 0.0], [2.0, 0.0]]
 
 
-def test_the_contrast_s_model_is_the_received_one_beside_a_mix() -> None:
-    """The objective asks for the received model wherever it trains from."""
-    seen: list[tuple[float, float]] = []
+class Asked(SimpleNamespace):
+    """A pass that notes the models whose features and logits a loss asks for."""
 
-    class Noting(ModelContrast):
+    features, logits, target = torch.zeros(1, 1), torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64)
+
+    def of(self, model: Tensor) -> tuple[Tensor, Tensor]:
+        self.models.append(float(model))
+        return self.features, self.logits
+
+
+@pytest.mark.parametrize("kind", [ModelContrast, NotTrueDistillation])
+def test_losses_compare_with_the_received_model_beside_a_mix(kind: Any) -> None:
+    """The objective asks for the received model wherever it trains from."""
+    seen: list[tuple[float, float, float]] = []
+
+    class Noting(kind):  # type: ignore[misc]
         def correction(self, client: Any) -> None:
-            seen.append((float(client.received), float(client.start)))
+            asked = Asked(models=[])
+            super().correction(client).loss(torch.zeros(()), asked)
+            seen.extend((model, float(client.received), float(client.start)) for model in asked.models[:1])
 
     callback = fl.Federated(1.0, schedule=AdaptiveStart(lr=1.0), objective=Noting(), exchange=[Halved()])
     fit_quadratic(callback, Quadratic(0.1, start=0.4), quadratic_clients(A, C), rounds=4)
-    assert [received for received, _ in seen[:2]] == [0.2, 0.2]
-    assert any(received != start for received, start in seen)
+    assert all(model == received for model, received, _ in seen)
+    assert any(received != start for _, received, start in seen)
 
 
 def test_the_head_s_phase_of_fedrep_starts_from_the_received_model() -> None:

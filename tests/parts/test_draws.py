@@ -19,6 +19,7 @@ from fl_lightning import parts
 FILE = Path(__file__).with_name("draws.txt")
 CLIENTS, SIZE = 6, 40
 TASK = parts.Task(1, 3, 2, round=4)
+LORA = parts.Layout(("lora_A", "lora_B"), (torch.Size([1, 4]), torch.Size([2, 1])), 2, (32, 32))
 UPDATE = torch.arange(1.0, SIZE + 1, dtype=torch.float64) / SIZE
 
 
@@ -72,6 +73,17 @@ def width(client: int) -> float:
     return partial.level(parts.Task(0, client, 1, round=4))
 
 
+def adapters() -> list[float]:
+    """Return A and B after a round that folded them."""
+    stack = parts.AdapterStack(parts.StackMessages())
+    federation = parts.Federation(np.arange(1, 4), UPDATE[:6], LORA, seed=7)
+    algorithm = parts.Algorithm(parts.UniformSampler(1), exchange=stack.messages, aggregation=stack)
+    parts.Run.begin(algorithm, federation).begin_round(4)
+    merged = stack.merge(UPDATE[:6], [parts.ClientResult(TASK, UPDATE[:6], UPDATE[:6], 1)])
+    assert merged is not None
+    return merged.tolist()
+
+
 FAILING = parts.Participation(available=0.8, dropout=0.3, stragglers=0.5)
 DRAWS: dict[str, Callable[[], list[float]]] = {
     "uniform": tasks,
@@ -93,6 +105,7 @@ DRAWS: dict[str, Callable[[], list[float]]] = {
     "buckets": lambda: mixed(parts.Bucketing(2)),
     "clusters": lambda: begun(schedule=parts.Clusters(number=2)).algorithm.schedule.models[1].tolist(),
     "widths": lambda: [width(client) for client in range(CLIENTS)],
+    "new adapters": adapters,
     "a generator": lambda: torch.rand(2, generator=begun().algorithm.sampler.generator()).tolist(),
     "a task's generator": lambda: torch.rand(2, generator=begun().algorithm.sampler.generator(TASK, 5)).tolist(),
 }

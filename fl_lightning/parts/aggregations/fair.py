@@ -35,7 +35,7 @@ class FairMean(MeanAggregation):
     Raises:
         TypeError: If ``measured`` is no :class:`MeasuredLoss`.
         ValueError: If an argument is out of its range; when an algorithm is made, if its objective is not ``measured``,
-            or models circulate: they have no loss of one client; in a round, if a loss is negative.
+            or models circulate or are of groups: they have no loss of one client; in a round, if a loss is negative.
     """
 
     q: NotNegative
@@ -51,13 +51,13 @@ class FairMean(MeanAggregation):
     @override
     def check_with(self, algorithm: Algorithm) -> Iterable[str]:
         """Yield whether results do not come with the loss of their client."""
-        if algorithm.objective is not self.measured or algorithm.schedule.circulates:
-            yield f"{self!r} needs `measured` as the algorithm's objective, and models that do not circulate."
+        if algorithm.objective is not self.measured or algorithm.schedule.hides_clients:
+            yield f"{self!r} needs `measured` as the algorithm's objective, and results of single clients."
 
     @override
     def weight_of(self, result: ClientResult) -> float:
         """Return F_k^q; 0 for a client that made no step, or all with a learning rate of 0."""
-        has_stepped = result.num_steps and max(result.summed_lr, default=0.0)
+        has_stepped = result.num_steps and max(result.summed_lr)
         return self._power(result, self.q) if has_stepped else 0.0
 
     @override

@@ -58,7 +58,7 @@ class RememberedUpdates(MeanAggregation):
     @override
     def weighted(self, result: ClientResult) -> tuple[Tensor, float]:
         """Renew the client's G_k; return the learning rate, shape ``(1,)``, and 0 if the client made no step."""
-        rate = max(result.summed_lr, default=0.0) / max(1, result.num_steps)
+        rate = max(result.summed_lr) / max(1, result.num_steps)
         if not rate > 0:
             return result.vector.new_zeros(1), 0.0
         self.gradients[result.client] = result.delta / rate

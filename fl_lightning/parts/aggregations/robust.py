@@ -99,7 +99,7 @@ class Updates:
         if self._matrix is not None:
             weights = weights @ self._matrix.cpu()
         kind = sum_dtype(self.results[0].vector)
-        total = torch.zeros_like(self.results[0].buffers, dtype=kind)
+        total = torch.zeros_like(self.results[0].buffers)
         for result, weight in zip(self.results, weights.tolist(), strict=True):
             total = total + weight * result.buffers.to(kind)
         return total / float(weights.sum())

@@ -125,8 +125,8 @@ class StalenessWeightedDeltas(Aggregation):
         if not sum(weights):
             return None
         parameters, buffers = layout.split(model)
-        moved = torch.zeros_like(parameters, dtype=kind)
-        summed = torch.zeros_like(buffers, dtype=kind)
+        moved = torch.zeros_like(parameters)
+        summed = torch.zeros_like(buffers)
         for result, weight in zip(results, weights, strict=True):
             moved = moved + weight * (result.parameters.to(kind) - result.received_parameters.to(kind))
             summed = summed + weight * result.buffers.to(kind)

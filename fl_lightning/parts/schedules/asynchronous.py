@@ -352,8 +352,8 @@ class Asynchronous(Schedule):
             if record.outcome == "rejected":
                 rejected += 1
         values: dict[str, float] = {
-            "fed/staleness": float(np.mean(staleness)) if staleness else 0.0,
-            "fed/staleness_max": max(staleness, default=0),
+            "fed/staleness": float(np.mean(staleness)),
+            "fed/staleness_max": max(staleness),
             "fed/rejected": rejected,
             "fed/buffer": len(self.buffer),
         }

@@ -48,7 +48,7 @@ def calibrate_staleness(
     rng = np.random.default_rng(seed)
     under_way = [(draw(rng), client, 0) for client in range(clients_per_round)]
     heapq.heapify(under_way)
-    staleness = np.empty(arrivals, dtype=np.int64)
+    staleness = np.empty(arrivals)
     for version in range(arrivals):
         now, client, received = under_way[0]
         staleness[version] = version - received
