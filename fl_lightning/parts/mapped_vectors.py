@@ -66,11 +66,10 @@ class MappedVectors:
 
     def items(self) -> Iterator[tuple[int, Tensor]]:
         """Yield (client, vector) pairs; the vectors are views of the file."""
-        if self._places:
-            # With one tensor behind all views a checkpoint writes it from the file, without a copy of each row.
-            rows = torch.from_numpy(self._map[: len(self._places)])
-            for client, place in self._places.items():
-                yield client, rows[place]
+        # With one tensor behind all views a checkpoint writes it from the file, without a copy of each row.
+        rows = torch.from_numpy(self._map[: len(self._places)])
+        for client, place in self._places.items():
+            yield client, rows[place]
 
 
 def _mapped(folder: Path, vectors: dict[int, Tensor]) -> MappedVectors:

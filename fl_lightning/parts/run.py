@@ -312,8 +312,6 @@ class Run:
         """Return the process to which a task belongs because of what is kept there; ``None`` if any will do."""
         if self.algorithm.schedule.circulates:
             return task.slot % num_ranks
-        if num_ranks == 1:
-            return None
         keeps_vectors = any(part.client_vectors and not part.federation.replicates for part in self.parts)
         return task.client % num_ranks if keeps_vectors else None
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from helpers.algorithms import public
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 
-from fl_lightning import DynamicWeightFedBuff, FedAdagrad, FedAdam, FedAvg, FedNova, FedYogi
-from fl_lightning.parts import ClientResult, Exchange
+from fl_lightning import MIFA, DynamicWeightFedBuff, FedAdagrad, FedAdam, FedAvg, FedDF, Federated, FedNova, FedYogi
+from fl_lightning.parts import AdapterMean, AdapterStack, ClientResult, Exchange, StackMessages
 
 TWO = quadratic_clients(a=[1.0] * 2, c=[1.0, 2.0], sizes=[1, 2])
 
@@ -35,9 +36,21 @@ class NoSamples(Exchange):
         return replace(result, task=replace(result.task, num_samples=0))
 
 
-@pytest.mark.parametrize("make", [FedAvg, FedNova, lambda m, **how: DynamicWeightFedBuff(2, m, **how)])
+MESSAGES = StackMessages()
+MAKERS: list[Callable[..., Any]] = [
+    *(FedAvg, FedNova, lambda m, **how: DynamicWeightFedBuff(2, m, **how)),
+    *(
+        lambda m, **how: FedDF(Quadratic(0.5), public(), m, **how),
+        lambda m, **how: Federated(m, aggregation=AdapterMean(), **how),
+    ),
+    lambda m, exchange: Federated(m, exchange=[MESSAGES, exchange], aggregation=AdapterStack(MESSAGES)),
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
 def test_the_server_stays_where_no_client_has_a_weight(make: Callable[..., Any]) -> None:
     assert float(fit_quadratic(make(2, exchange=NoSamples()), Quadratic(0.5), TWO, rounds=3)) == 0.0
+    assert float(fit_quadratic(MIFA(2), Quadratic(0.0, 2.0), TWO, rounds=2)) == 2.0
 
 
 @pytest.mark.parametrize("make", [FedAdagrad, FedAdam, FedYogi])

@@ -401,6 +401,13 @@ def test_targets_without_a_class_are_refused_before_training() -> None:
             assert_same(net, Net())
 
 
+def test_classes_beyond_the_outputs_are_refused() -> None:
+    (x, y), net = client(), Net(lambda logits, y: logits.square().mean())
+    for method, make in (("FedNTD", fl.FedNTD), ("FedProto", fl.FedProto)):
+        with pytest.raises(ValueError, match=rf"^{method} .* got 30 targets up to 4 for logits of shape \(30, 3\)\."):
+            fit(make(1.0), net, x, y + 2)
+
+
 BINARY = F.binary_cross_entropy_with_logits
 
 

@@ -26,6 +26,7 @@ UNIFORM: dict[str, Any] = {"weighting": "uniform"}
 MEAN: dict[str, Any] = {"aggregation": parts.WeightedMean("uniform")}
 DROPS, COME_AND_GO = parts.Participation(dropout=0.5), parts.Participation(available=[[0, 5]].__getitem__)
 LEAVES = parts.Participation(available=[[0, 1], [1]].__getitem__)
+AWAY: Any = {0: [(0, 2)], 1: [(0, 1.5)]}
 CLOCK, LINKED = parts.VirtualClock(), parts.VirtualClock(shared_links=[parts.SharedLink(9)])
 DYNAMIC, KEPT = parts.DynamicServer(parts.DynamicRegularizer(0.1)), parts.PersonalParameters("w")
 NET, PUBLIC = nn.Linear(1, 1), DataLoader([1.0])
@@ -140,7 +141,8 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: train(fl.FedBuff(3, 1, wait_for_flush=True)),
         lambda: train(fl.FedBuff(3, 1, once_per_buffer=True)),
         lambda: train(fl.FedAsync(1, clock=fl.VirtualClock(online={2: [(0, 1)]}))),
-        lambda: fit(fl.FedAsync(4, clock=parts.VirtualClock(100, online={0: [(0, 2)], 1: [(0, 1.5)]})), rounds=2),
+        lambda: fit(fl.FedAsync(4, clock=parts.VirtualClock(100, online=AWAY)), rounds=2),
+        lambda: fit(fl.FedAsync(4, concurrency=1, clock=parts.VirtualClock(online=AWAY)), rounds=2),
         lambda: fl.FedAsync(history=3, concurrency=2),
         lambda: fl.FedAsync(speeds=3, clock=CLOCK),
         lambda: fl.FedBuff(server=parts.Momentum(), server_lr=0.5),
@@ -353,6 +355,8 @@ def test_lists_that_look_alike_are_not_refused() -> None:
         exchange=[parts.GaussianAttack([0]), local(), parts.TopK(0.1), parts.SignSGD(error_feedback=False)]
     ).exchange
     assert fl.FedAvg(exchange=[parts.TopK(0.1, link="down"), local(), parts.LowRank(2)]).exchange
+    assert fl.HeteroFL([0.5], exchange=parts.TopK(0.5)).exchange
+    assert fl.HeteroFL([0.5], drawn=True, exchange=parts.QSGD(4)).exchange
     assert fl.FedAvg(0.5, sampler=parts.BernoulliSampler(0.5)).sampler.probability == 0.5
     assert fl.FedAvg(3, sampler=fl.ImportanceSampler(3)).sampler.clients_per_round == 3
     assert fl.FedAvg(np.int64(3), sampler=parts.UniformSampler(3)).sampler.clients_per_round == 3

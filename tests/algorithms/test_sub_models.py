@@ -144,6 +144,8 @@ def test_widths_that_are_drawn_count_as_if_they_were_given() -> None:
     assert all(torch.equal(tensor, given.state_dict()[name]) for name, tensor in module.state_dict().items())
     later = {held.level(parts.Task(0, 0, 0, round=number)) for number in range(8)}
     assert later == {0.5, 1.0}
+    assert held.model_of(0, whole := torch.ones(3)) is whole  # a client's width is another one in each round
+    assert all(make([0.5]).algorithm.objective.uses_gradients_alone for make in (fl.HeteroFL, fl.FjORD))
 
 
 def tied() -> list[nn.Module]:

@@ -313,6 +313,8 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "a text of names in a plot": lambda _: partitioners.plot_label_distributions(PARTITION, LABELS, class_names="abcd"),
     "no client in a plot": lambda _: partitioners.plot_label_distributions(PARTITION, LABELS, max_clients=0),
     "staleness of no client": lambda _: parts.calibrate_staleness(0, 10),
+    "durations of no time": lambda _: parts.calibrate_staleness(3, [1.0, 0.0]),
+    "a duration of less than no time": lambda _: parts.calibrate_staleness(3, lambda rng: -1.0),
     "the last quantile": lambda _: parts.calibrate_staleness(3, 10, quantile=1.0),
     "less than no worker": lambda _: experiment.run_table(small(), workers=-1),
     "less than no retry": lambda _: experiment.run_table(small(), retries=-2),

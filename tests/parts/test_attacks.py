@@ -57,6 +57,9 @@ def test_values_of_byzfl(attack: parts.Attack, expected: list[float]) -> None:
         assert result.delta.tolist() == honest
     for result in everyone[5:]:
         assert result.delta.tolist() == pytest.approx(expected, abs=1e-12)
+    alone = results(HONEST)
+    assert attack.collude(alone) is alone  # nobody attacks
+    assert attached(parts.Mimic(range(5))).collude(alone) is alone  # nobody is honest
 
 
 def test_the_papers_own_z() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.algorithms import Net, data
+from helpers.begun import UNIFORM, begun
 from helpers.rounds import begin_round
 from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients
 from lightning.pytorch.callbacks import Callback
@@ -282,6 +283,16 @@ def test_sampling_that_changes_during_a_fit_is_refused_where_epsilon_would_be_wr
         fit(UniformSampler(2), UniformSampler(4), noise_multiplier=1.0)
     spent = fit(some, more, noise_multiplier=2.0).spent
     assert spent == pytest.approx(epsilon_of([(Mechanism(2.0, 0.1), 1), (Mechanism(2.0, 0.5), 1)], 1e-3))
+
+
+@pytest.mark.parametrize("kind", [DifferentialPrivacy, LocalDifferentialPrivacy])
+def test_the_accountant_must_be_there_and_begins_with_nothing(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun(exchange=(part := kind(1.0, **NOISELESS)), **UNIFORM).run.begin_round(0)
+    part.on_round_end()
+    assert (part.spent, part.check_another_fit()) == (0.0, None)
+    monkeypatch.setattr("fl_lightning.parts.exchanges.privacy.accounting.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"Install it by `pip install .dp-accounting"):
+        kind(1.0, **NOISELESS)
 
 
 @pytest.mark.parametrize("kind", [DifferentialPrivacy, LocalDifferentialPrivacy])

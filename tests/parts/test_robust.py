@@ -174,7 +174,9 @@ def test_blocks_of_parameters_change_nothing(make: Any, monkeypatch: pytest.Monk
     rows = torch.randn(9, 23, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     whole = merged(make(2), rows)
     monkeypatch.setattr(robust, "BLOCK", 4)
-    assert torch.allclose(merged(make(2), rows), whole, rtol=0, atol=1e-12)
+    for kept in (robust._KEPT, 0):
+        monkeypatch.setattr(robust, "_KEPT", kept)
+        assert torch.allclose(merged(make(2), rows), whole, rtol=0, atol=1e-12)
 
 
 # ---- in fits ----

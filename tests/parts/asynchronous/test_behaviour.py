@@ -240,6 +240,10 @@ def test_a_fit_that_never_fills_the_buffer_is_a_warning(callback: AggregationCal
 @pytest.mark.parametrize(("clients", "paper"), [(6, 18), (8, 25), (9, 28)])
 def test_exponential_durations_give_nearly_the_papers_staleness(clients: int, paper: int) -> None:
     assert abs(calibrate_staleness(clients, quantile=0.965) - paper) <= 1
+    # Where all take as long, each result comes after those of all others; a task that takes longer waits for more.
+    alike: list[Any] = [[2.0], lambda rng: 2.0]
+    assert [calibrate_staleness(clients, each, arrivals=100) for each in alike] == [clients - 1] * 2
+    assert calibrate_staleness(clients, [1.0, 9.0], arrivals=1000) > clients - 1
 
 
 # ---- bad input ----

@@ -210,6 +210,10 @@ def test_running_frequency_counts_arrivals_so_far() -> None:
     # two results of one client at once, f = 1 and 2: e / (e + sqrt e) and sqrt e / (e + sqrt e)
     weights = DynamicWeightMean(frequency="arrival").weights(arrived([(0, 1, 0), (0, 1, 0)]))
     assert weights == pytest.approx([0.622459331, 0.377540669], abs=1e-9)
+    # Until the flush the first one's staleness grows to 3, so that its exponent is 1/2: e and sqrt e again.
+    late, fresh = (result(0.0, 1.0, 0, client=counter, counter=counter) for counter in (7, 10))
+    weights = DynamicWeightMean(staleness_at="flush").weights([late, fresh])
+    assert weights == pytest.approx([0.377540669, 0.622459331], abs=1e-9)
     # The mean is of models, not of what they moved.
     assert float(DynamicWeightMean().merge(scalar(0.0), [result(7.0, 2.0, 0)])) == 2.0  # type: ignore[arg-type]
 

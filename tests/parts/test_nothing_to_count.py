@@ -1,0 +1,84 @@
+"""Rounds without clients, trainings that fail, and parameters without gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers.begun import begun
+from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
+
+import fl_lightning as fl
+from fl_lightning import parts
+
+CLOCK = parts.VirtualClock([1, 2, 4])
+NOBODY = fl.Participation(available=[[0, 1, 2], []].__getitem__)
+SAMPLERS = [
+    *(parts.ImportanceSampler(1, initial="uniform"), parts.ActiveSampler(1)),
+    *(parts.TierSampler(1, CLOCK), parts.Oort(1, CLOCK)),
+]
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
+def test_of_nobody_nobody_is_drawn(sampler: parts.ClientSampler) -> None:
+    begun(sampler=sampler)
+    assert sampler.draw(3, np.random.default_rng(0), np.array([], dtype=np.int64)).tolist() == []
+
+
+def test_a_utility_that_is_not_finite_changes_nothing() -> None:
+    begun(sampler=(oort := parts.Oort(1, CLOCK))).run.begin_round(4)
+    oort.take_scores({0: 2.0, 1: math.nan})
+    np.testing.assert_equal(oort.utilities, [2.0, math.nan, math.nan])
+    assert (oort.since.tolist(), oort.gained) == ([5.0, 1.0, 1.0], [2.0])
+
+
+def test_clusters_stay_in_a_round_without_clients() -> None:
+    callback = fl.IFCA(2, 1.0, participation=NOBODY, seed=1)
+    fit_quadratic(callback, Quadratic(0.1, 1.0), quadratic_clients([1.0] * 3, [5.0] * 3), 2)
+    assert callback.algorithm.server.moves == 1
+
+
+def failed(callback: fl.AggregationCallback, *optima: float) -> parts.Algorithm:
+    """Return the algorithm after a round in which clients without an optimum return NaN."""
+    with pytest.warns(UserWarning, match="NaN"):
+        fit_quadratic(callback, Quadratic(0.1), quadratic_clients([1.0] * len(optima), [*optima]), 1)
+    return callback.algorithm
+
+
+def test_a_training_that_fails_leaves_nothing() -> None:
+    # the first client's gradient at 0 is -1, of which the momentum takes a tenth
+    momenta = [failed(fl.Mime(1.0), each, math.nan).objective.momentum.tolist() for each in (1.0, math.nan)]
+    assert momenta == [[pytest.approx(-0.1)], [0.0]]
+    own = failed(fl.Ditto(1.0, 1.0), 1.0, math.nan).schedule.own
+    assert [own.get(client) is None for client in (0, 1)] == [False, True]
+    assert list(failed(fl.HierFAVG(2, 2, 1.0), 1.0, math.nan).schedule.models) == [0]
+
+
+class Extra(Quadratic):
+    def __init__(self) -> None:
+        super().__init__(0.1, 1.0)
+        self.extra = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: fl.FedSAM(0.5, 1.0),
+        lambda: fl.PerFedAvg(0.1, 1.0, gradient="hessian-free"),
+        lambda: fl.PFedMe(1.0, 1.0),
+        lambda: fl.APFL(0.5, 1.0, alpha_lr=0.1),
+        lambda: fl.FedALA("*", 1.0),
+        lambda: fl.Mime(1.0),
+        lambda: fl.Federated(1.0, schedule=parts.FineTuning(lr=0.1)),
+    ],
+)
+def test_parameters_without_gradients_stay_and_change_nothing(make: Callable[[], Any]) -> None:
+    clients = quadratic_clients([1.0, 2.0], [3.0, 4.0], sizes=[4, 4])
+    fit_quadratic(make(), plain := Quadratic(0.1, 1.0), clients, 2)
+    fit_quadratic(make(), extra := Extra(), clients, 2)
+    assert float(extra.w) == pytest.approx(float(plain.w), rel=1e-14)
+    assert extra.extra.tolist() == [1.0, 1.0]
