@@ -14,20 +14,9 @@ from helpers.toys import fit_clients, quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fl_lightning import FedAvg, Federated, FedLoRA, TensorDataModule, VirtualClock
+from fl_lightning import FedAvg, Federated, FedLoRA, TensorDataModule, VirtualClock, parts
 from fl_lightning.diagnostics import VirtualTime
 from fl_lightning.models import add_lora
-from fl_lightning.parts import (
-    AdapterMean,
-    AdapterStack,
-    BernoulliSampler,
-    ClientResult,
-    Federation,
-    Layout,
-    PersonalParameters,
-    StackMessages,
-    Task,
-)
 
 MODES = ("average", "ffa", "svd")
 
@@ -58,9 +47,9 @@ class Kept(L.Callback):
     """Keeps the clients' results."""
 
     def __init__(self) -> None:
-        self.results: list[ClientResult] = []
+        self.results: list[parts.ClientResult] = []
 
-    def on_client_end(self, trainer: Any, pl_module: Any, result: ClientResult) -> None:
+    def on_client_end(self, trainer: Any, pl_module: Any, result: parts.ClientResult) -> None:
         self.results.append(result)
 
 
@@ -169,7 +158,7 @@ def test_clients_of_unequal_ranks_train_adapters_that_are_smaller(mode: Any, pad
 
 
 def test_nothing_is_lost_in_a_round_without_clients() -> None:
-    callback = FedLoRA("average", sampler=BernoulliSampler(1e-9))
+    callback = FedLoRA("average", sampler=parts.BernoulliSampler(1e-9))
     train(callback, Linear(rank=2), 1)
     assert callback.algorithm.run.values()["fed/lora_error"] == 0.0
 
@@ -225,7 +214,7 @@ def test_a_head_that_clients_keep_stays_theirs_where_stacks_are_folded() -> None
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:
             return super().training_step((batch[0], batch[1] - self.head), batch_idx)
 
-    personal, module = PersonalParameters("head"), Headed()
+    personal, module = parts.PersonalParameters("head"), Headed()
     train(FedLoRA("stack", 1.0, exchange=personal), module, 2)
     heads = [personal.of_client(client)["head"] for client in range(2)]
     assert torch.allclose(module.head, (heads[0] + heads[1]) / 2, rtol=1e-12)
@@ -240,8 +229,8 @@ def tied() -> L.LightningModule:
 
 
 def stacks_alone() -> Federated:
-    messages = StackMessages()
-    return Federated(1.0, exchange=messages, aggregation=AdapterStack(messages))
+    messages = parts.StackMessages()
+    return Federated(1.0, exchange=messages, aggregation=parts.AdapterStack(messages))
 
 
 class Factors(Linear):
@@ -258,13 +247,13 @@ class Factors(Linear):
         (FedLoRA(), Linear(rank=None), "`lora_A`.* got Linear without any"),
         (FedLoRA("average", 1.0, ranks=[3]), Linear(rank=2), r"`ranks` must be at most 2, .* got \[3\]"),
         (
-            FedLoRA("svd", 1.0, exchange=PersonalParameters("*lora_B")),
+            FedLoRA("svd", 1.0, exchange=parts.PersonalParameters("*lora_B")),
             Linear(rank=2),
             r"both factors, but of net\.0\.lora_A and net\.0\.lora_B only net\.0\.lora_A travels",
         ),
         (FedLoRA("stack", 1.0), tied(), r"not share them, but net\.0\..*weight and net\.1\..*weight are one"),
         (
-            FedLoRA("stack", 1.0, exchange=PersonalParameters("net.0.layer")),
+            FedLoRA("stack", 1.0, exchange=parts.PersonalParameters("net.0.layer")),
             Linear(rank=2),
             r"changes the frozen 'net\.0\.layer\.weight'",
         ),
@@ -289,7 +278,7 @@ def test_a_client_has_an_adapter_of_its_own_beside_the_shared_one() -> None:
     base = own.layer.weight.detach().clone()
     kept = [[tensor.detach().clone() for tensor in (own.lora_A, own.lora_B)] for _ in range(2)]
     server = [tensor.detach().clone() for tensor in (shared.lora_A, shared.lora_B)]
-    algorithm = FedLoRA("average", 1.0, exchange=PersonalParameters("*.layer.lora_*"))
+    algorithm = FedLoRA("average", 1.0, exchange=parts.PersonalParameters("*.layer.lora_*"))
     fit_clients(algorithm, module, CLIENTS, 3)
     for _ in range(3):
         ends = []
@@ -315,14 +304,16 @@ def test_names_of_peft() -> None:
     names = ["model.q.lora_A.default.weight", "model.q.lora_B.default.weight", "model.lora_A", "head.weight"]
     shapes = [(2, 4), (3, 2), (2, 2), (3,)]
     tensors = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in zip(names, shapes, strict=True)}
-    layout = Layout.of(tensors, num_trained=4)
+    layout = parts.Layout.of(tensors, num_trained=4)
     zeros = torch.zeros(layout.size, dtype=torch.float64)
-    part = AdapterMean(by_svd=True)
-    part.begin_fit(Federation(np.ones(2), zeros, layout))
+    part = parts.AdapterMean(by_svd=True)
+    part.begin_fit(parts.Federation(np.ones(2), zeros, layout))
     models = []
     for values in ([1.0, 2.0, 3.0, 4.0], [3.0, 4.0, 5.0, 6.0]):
         models.append(torch.tensor(values, dtype=torch.float64).repeat_interleave(torch.tensor(layout.lengths)))
-    results = [ClientResult(Task(slot, slot, 1 + slot), zeros, model, 1) for slot, model in enumerate(models)]
+    results = [
+        parts.ClientResult(parts.Task(slot, slot, 1 + slot), zeros, model, 1) for slot, model in enumerate(models)
+    ]
     merged = part.merge(zeros, results)
     assert merged is not None
     a, b, rest = merged[:8].view(2, 4), merged[8:14].view(3, 2), merged[14:]
@@ -378,7 +369,11 @@ def test_a_test_beside_ffa_freezes_nothing() -> None:
 
 def test_the_mean_of_products_needs_both_factors() -> None:
     # the server knows no product, so that there is no error of one; it has the mean of A
-    callback, kept, module = FedLoRA("average", 1.0, exchange=PersonalParameters("*lora_B")), Kept(), Linear(rank=2)
+    callback, kept, module = (
+        FedLoRA("average", 1.0, exchange=parts.PersonalParameters("*lora_B")),
+        Kept(),
+        Linear(rank=2),
+    )
     train(callback, module, 1, kept)
     factors = [result.vector[:8].view(2, 4) for result in kept.results]
     assert torch.allclose(module.net[0].lora_A, (4 * factors[0] + 8 * factors[1]) / 12, rtol=1e-12)

@@ -10,25 +10,14 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.toys import Quadratic, fit_clients, quiet_trainer
+from helpers.toys import fit_clients, quiet_trainer
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fl_lightning as fl
+from fl_lightning import parts
 from fl_lightning.models import add_lora
-from fl_lightning.parts import (
-    Asynchronous,
-    ChangedLoss,
-    ClientResult,
-    ForwardPass,
-    LocalClient,
-    LocalObjective,
-    PersonalParameters,
-    Prototypes,
-    Term,
-    VirtualClock,
-)
 from fl_lightning.parts.part import personal_model, walk
 
 Clients = list[tuple[Tensor, Tensor]]
@@ -131,7 +120,7 @@ def test_going_uphill_is_no_step(make: Callable[[], fl.AggregationCallback]) -> 
     steps: list[int] = []
 
     class Counts(Callback):
-        def on_client_end(self, trainer: Any, pl_module: Any, result: ClientResult) -> None:
+        def on_client_end(self, trainer: Any, pl_module: Any, result: parts.ClientResult) -> None:
             steps.append(result.num_steps)
 
     fit_clients(make(), Net(), clients(12), 1, Counts(), batch_size=3)
@@ -173,8 +162,8 @@ def test_fedproto_s_prototypes_are_means_over_the_clients_samples() -> None:
 
 
 def asynchronous_prototypes(lookahead: int | None, lam: float, exchange: Any = None) -> fl.Federated:
-    schedule = Asynchronous(VirtualClock([100, 60, 45]), buffer_size=2, lookahead=lookahead)
-    return fl.Federated(4, schedule=schedule, objective=Prototypes(lam), exchange=exchange)
+    schedule = parts.Asynchronous(parts.VirtualClock([100, 60, 45]), buffer_size=2, lookahead=lookahead)
+    return fl.Federated(4, schedule=schedule, objective=parts.Prototypes(lam), exchange=exchange)
 
 
 @pytest.mark.parametrize("lookahead", [1, None])
@@ -182,7 +171,7 @@ def test_each_result_that_arrives_in_a_round_brings_its_prototypes(lookahead: in
     """Client 0 arrives more often than once; features are the inputs, as nothing is learnt."""
     values = [1.0, 5.0, 11.0]
     data = [(torch.tensor([[value, 0, 0]]).double(), torch.tensor([0])) for value in values]
-    callback = asynchronous_prototypes(lookahead, 0.1, PersonalParameters("*"))
+    callback = asynchronous_prototypes(lookahead, 0.1, parts.PersonalParameters("*"))
     for rounds in (1, 2):
         fit(callback, Still(0.0), data, rounds=rounds)
         arrived = [record.client for record in callback.algorithm.report.arrivals]
@@ -275,24 +264,12 @@ def test_the_output_layer_may_have_an_adapter() -> None:
 
 
 def test_a_changed_loss_with_a_term_is_what_the_closure_returns() -> None:
-    class Half(LocalObjective):
-        def correction(self, client: LocalClient) -> ChangedLoss:
-            return ChangedLoss(self.half, term=Term(pull=0.5))
+    class Half(parts.LocalObjective):
+        def correction(self, client: parts.LocalClient) -> parts.ChangedLoss:
+            return parts.ChangedLoss(self.half, term=parts.Term(pull=0.5))
 
-        def half(self, loss: Tensor, forward: ForwardPass) -> Tensor:
+        def half(self, loss: Tensor, forward: parts.ForwardPass) -> Tensor:
             return loss / 2
 
     [whole], [half] = (fit(each, Net(), clients(6)) for each in (fl.FedAvg(1.0), fl.Federated(1.0, objective=Half())))
     assert half == whole / 2
-
-
-def test_modules_that_cannot_be_changed_are_refused() -> None:
-    class Manual(Net):
-        automatic_optimization = False
-
-    with pytest.raises(
-        ValueError, match="objective changes the loss of `training_step`, so it needs `automatic_optimization=True`"
-    ):
-        fit(fl.FedLC(1.0, 1.0), Manual(), clients(6))
-    with pytest.raises(TypeError, match=r"`in_features` .*the loss of Quadratic"):
-        fit(fl.FedDecorr(1.0, 1.0), Quadratic(0.1), [(torch.ones(3).double(), torch.ones(3).double())])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,26 +13,16 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 import fl_lightning as fl
-from fl_lightning.parts import (
-    AdaptiveStart,
-    Exchange,
-    ModelContrast,
-    NotTrueDistillation,
-    PersonalParameters,
-    PowerOfChoice,
-    Proximal,
-    Task,
-    TopK,
-)
+from fl_lightning import parts
 from fl_lightning.parts.part import personal_model, walk
 
 A, C = [1.0, 4.0], [0.0, 1.0]
 
 
-class Halved(Exchange):
+class Halved(parts.Exchange):
     """A message that loses half of the model on its way down."""
 
-    def download(self, task: Task, model: Tensor) -> Tensor:
+    def download(self, task: parts.Task, model: Tensor) -> Tensor:
         return model / 2
 
 
@@ -59,7 +49,7 @@ def own(callback: fl.AggregationCallback, client: int) -> Tensor:
 def test_a_proximal_term_pulls_to_the_received_model_where_training_starts_from_a_mix(exchange: Any) -> None:
     mu, lr, share_lr = 0.5, 0.1, 2.0
     callback = fl.Federated(
-        1.0, schedule=AdaptiveStart(lr=share_lr), objective=Proximal(mu), exchange=exchange and [exchange]
+        1.0, schedule=parts.AdaptiveStart(lr=share_lr), objective=parts.Proximal(mu), exchange=exchange and [exchange]
     )
     fit_quadratic(callback, Quadratic(lr, start=0.4), quadratic_clients(A, C), rounds=3)
     last, shares, w = [0.4, 0.4], [1.0, 1.0], 0.4
@@ -78,14 +68,14 @@ def test_a_proximal_term_pulls_to_the_received_model_where_training_starts_from_
 def test_candidates_are_scored_with_what_they_receive() -> None:
     # at w = 1 client 0 has the larger loss, at the received 1/2 client 1
     seen = Received()
-    callback = fl.FedAvg(sampler=PowerOfChoice(1, 2), exchange=Halved())
+    callback = fl.FedAvg(sampler=parts.PowerOfChoice(1, 2), exchange=Halved())
     fit_clients(callback, Quadratic(0.0, start=1.0), quadratic_clients([1.0, 1.0], [-0.1, 2.0]), 1, seen)
     assert seen.drawn == [1]
 
 
 def test_a_client_that_has_learnt_with_its_own_model_is_no_longer_the_worst() -> None:
     seen = Received()
-    callback = fl.Local(sampler=PowerOfChoice(1, 3))
+    callback = fl.Local(sampler=parts.PowerOfChoice(1, 3))
     # one step with learning rate 1 takes a client to its optimum: it then has no loss
     fit_clients(callback, Quadratic(1.0), quadratic_clients([1.0] * 3, [1.0, 3.0, 2.0]), 3, seen)
     assert seen.drawn == [1, 2, 0]
@@ -93,7 +83,7 @@ def test_a_client_that_has_learnt_with_its_own_model_is_no_longer_the_worst() ->
 
 def test_candidates_know_the_message_with_which_they_were_scored_and_train_from_it() -> None:
     seen = Received()
-    callback = fl.FedAvg(sampler=PowerOfChoice(1, 2), exchange=TopK(0.5, link="down"))
+    callback = fl.FedAvg(sampler=parts.PowerOfChoice(1, 2), exchange=parts.TopK(0.5, link="down"))
     clients = [(torch.ones(1, 2).double(), torch.tensor([[c, 2.0]]).double()) for c in (4.0, 3.0)]
     fit_clients(callback, Quadratic(0.5, start=[0.0, 0.0]), clients, 2, seen)
     # after a round the server is at (2, 1); the larger of the two values is sent, once
@@ -102,28 +92,23 @@ def test_candidates_know_the_message_with_which_they_were_scored_and_train_from_
     assert [kept[client].tolist() for client in (0, 1)] == [[2.0, 0.0], [2.0, 0.0]]
 
 
-class Asked(SimpleNamespace):
-    """A pass that notes the models whose features and logits a loss asks for."""
-
-    features, logits, target = torch.zeros(1, 1), torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64)
-
-    def of(self, model: Tensor) -> tuple[Tensor, Tensor]:
-        self.models.append(float(model))
-        return self.features, self.logits
+ROW = torch.zeros(1, 2)
 
 
-@pytest.mark.parametrize("kind", [ModelContrast, NotTrueDistillation])
+@pytest.mark.parametrize("kind", [parts.ModelContrast, parts.NotTrueDistillation])
 def test_losses_compare_with_the_received_model_beside_a_mix(kind: Any) -> None:
     """The objective asks for the received model wherever it trains from."""
     seen: list[tuple[float, float, float]] = []
 
     class Noting(kind):  # type: ignore[misc]
         def correction(self, client: Any) -> None:
-            asked = Asked(models=[])
+            asked = Mock(features=ROW, logits=ROW, target=ROW[0, :1].long())
+            asked.of.return_value = ROW, ROW
             super().correction(client).loss(torch.zeros(()), asked)
-            seen.extend((model, float(client.received), float(client.start)) for model in asked.models[:1])
+            for call in asked.of.call_args_list[:1]:
+                seen.append((float(call.args[0]), float(client.received), float(client.start)))
 
-    callback = fl.Federated(1.0, schedule=AdaptiveStart(lr=1.0), objective=Noting(), exchange=[Halved()])
+    callback = fl.Federated(1.0, schedule=parts.AdaptiveStart(lr=1.0), objective=Noting(), exchange=[Halved()])
     fit_quadratic(callback, Quadratic(0.1, start=0.4), quadratic_clients(A, C), rounds=4)
     assert all(model == received for model, received, _ in seen)
     assert any(received != start for _, received, start in seen)
@@ -144,7 +129,7 @@ def test_the_head_s_phase_of_fedrep_starts_from_the_received_model() -> None:
 
 
 def test_a_cluster_s_model_is_looked_at_and_evaluated_with_the_client_s_own_values() -> None:
-    callback = fl.IFCA(2, 1.0, exchange=PersonalParameters("head"), seed=0)
+    callback = fl.IFCA(2, 1.0, exchange=parts.PersonalParameters("head"), seed=0)
     clients = [(torch.zeros(1).double(), torch.tensor([c]).double()) for c in (1.0, -1.0, 1.1)]
     module = BodyAndHead()
     torch.nn.init.ones_(module.body.weight)
@@ -158,7 +143,7 @@ def test_a_cluster_s_model_is_looked_at_and_evaluated_with_the_client_s_own_valu
 
 
 def test_fine_tuned_clients_receive_a_compressed_model_too() -> None:
-    callback = fl.FedAvgFineTuned(1.0, every=1, exchange=TopK(0.5, link="down"))
+    callback = fl.FedAvgFineTuned(1.0, every=1, exchange=parts.TopK(0.5, link="down"))
     clients = [(torch.ones(1, 2).double(), torch.tensor([[4.0, 2.0]]).double())]
     fit_clients(callback, Quadratic(0.5, start=[0.0, 0.0]), clients, 1)
     # the server's first move is to (2, 1), of which the client gets (2, 0); it tunes that by half a way to (4, 2)

@@ -11,50 +11,36 @@ from helpers.rounds import begin_round
 from helpers.toys import BodyAndHead, Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients
 from torch import Tensor, nn
 
-from fl_lightning import FedAvg
+from fl_lightning import FedAvg, parts
 from fl_lightning.diagnostics import Communication
-from fl_lightning.parts import (
-    QSGD,
-    Algorithm,
-    ClientResult,
-    Clip,
-    Compressor,
-    Exchange,
-    Federation,
-    Layout,
-    LowRank,
-    Payload,
-    PersonalParameters,
-    RandomK,
-    Run,
-    SignSGD,
-    Task,
-    TopK,
-)
 
 
-def attached(exchange: Exchange, size: int, *, shape: tuple[int, ...] | None = None, seed: int = 0) -> Exchange:
+def attached(
+    exchange: parts.Exchange, size: int, *, shape: tuple[int, ...] | None = None, seed: int = 0
+) -> parts.Exchange:
     """Return an exchange in a federation of ten clients and a model of one tensor that is 0."""
-    layout = Layout(("w",), (torch.Size(shape or (size,)),), 1, (64,))
+    layout = parts.Layout(("w",), (torch.Size(shape or (size,)),), 1, (64,))
     model = torch.zeros(size, dtype=torch.float64)
     sizes = torch.ones(10).numpy()
-    begun([exchange], Federation(sizes, model, layout, seed))
+    begun([exchange], parts.Federation(sizes, model, layout, seed))
     return exchange
 
 
-def begun(exchanges: Sequence[Exchange], federation: Federation) -> Exchange:
+def begun(exchanges: Sequence[parts.Exchange], federation: parts.Federation) -> parts.Exchange:
     """Return the chain of exchanges of an algorithm whose first round has begun."""
-    algorithm = Algorithm(exchange=exchanges)
-    algorithm.run = Run.begin(algorithm, federation)
+    algorithm = parts.Algorithm(exchange=exchanges)
+    algorithm.run = parts.Run.begin(algorithm, federation)
     begin_round(algorithm, 0)
     return algorithm.chain
 
 
-def sent(exchange: Exchange, update: Tensor, client: int = 0, round_index: int = 0) -> tuple[Tensor, Payload]:
+def sent(
+    exchange: parts.Exchange, update: Tensor, client: int = 0, round_index: int = 0
+) -> tuple[Tensor, parts.Payload]:
     """Return what the server sees of an update, and what that takes."""
     start = torch.zeros_like(update)
-    task = Task(0, client, 1, round=round_index)
-    result = exchange.upload(ClientResult(task, start, update, 1, payload=Payload(len(update), 64)))
+    task = parts.Task(0, client, 1, round=round_index)
+    result = exchange.upload(parts.ClientResult(task, start, update, 1, payload=parts.Payload(len(update), 64)))
     return result.delta, result.payload
 
 
@@ -62,7 +48,7 @@ def sent(exchange: Exchange, update: Tensor, client: int = 0, round_index: int =
 
 
 def test_the_largest_values_and_what_is_left() -> None:
-    exchange = attached(TopK(0.5), 4)
+    exchange = attached(parts.TopK(0.5), 4)
     values, payload = sent(exchange, torch.tensor([3.0, -1.0, 0.5, -4.0], dtype=torch.float64))
     assert values.tolist() == [3.0, 0.0, 0.0, -4.0]
     assert payload.bits == 2 * (64 + 2)  # a position among four takes two bits
@@ -76,10 +62,12 @@ def test_the_largest_values_and_what_is_left() -> None:
 
 
 def test_a_model_is_compressed_in_place_of_its_update() -> None:
-    exchange = attached(TopK(0.5, of="model"), 4)
+    exchange = attached(parts.TopK(0.5, of="model"), 4)
     start = torch.tensor([5.0, 1.0, -2.0, 0.5], dtype=torch.float64)
     update = torch.tensor([-1.0, 0.5, -1.0, 4.0], dtype=torch.float64)
-    result = exchange.upload(ClientResult(Task(0, 0, 1), start, start + update, 1, payload=Payload(4, 64)))
+    result = exchange.upload(
+        parts.ClientResult(parts.Task(0, 0, 1), start, start + update, 1, payload=parts.Payload(4, 64))
+    )
     # The model is 4, 1.5, -3, 4.5; its two largest values are sent, and the others are 0.
     assert result.parameters.tolist() == [4.0, 0.0, 0.0, 4.5]
     assert result.payload.bits == 2 * (64 + 2)
@@ -88,7 +76,7 @@ def test_a_model_is_compressed_in_place_of_its_update() -> None:
 def test_low_rank_products_are_of_all_tensors_that_travel() -> None:
     # The gradients of both weights are -4, the learning rate is 1/4, and one number is its own product of rank 1.
     module = BodyAndHead()
-    exchange: list[Exchange] = [PersonalParameters("body.weight"), LowRank(1, error_feedback=False)]
+    exchange: list[parts.Exchange] = [parts.PersonalParameters("body.weight"), parts.LowRank(1, error_feedback=False)]
     fit_clients(FedAvg(1.0, exchange=exchange), module, quadratic_clients([1.0], [4.0]))
     assert float(module.head.weight.detach()) == pytest.approx(1.0, abs=1e-12)
 
@@ -97,27 +85,27 @@ def test_low_rank_products_are_of_all_tensors_that_travel() -> None:
     ("exchange", "bits"),
     [
         # a thousand values of 64 bits; a position among them takes 10
-        (TopK(0.01), 10 * (64 + 10)),
-        (TopK(0.29), 290 * (64 + 10)),
-        (TopK(1e-9), 1 * (64 + 10)),
-        (RandomK(0.01), 10 * 64),
-        (QSGD(4), 1000 * 4 + 2 * 64),
-        (QSGD(2, bucket_size=100), 1000 * 2 + 10 * 64),
-        (SignSGD(), 1000 + 64),
+        (parts.TopK(0.01), 10 * (64 + 10)),
+        (parts.TopK(0.29), 290 * (64 + 10)),
+        (parts.TopK(1e-9), 1 * (64 + 10)),
+        (parts.RandomK(0.01), 10 * 64),
+        (parts.QSGD(4), 1000 * 4 + 2 * 64),
+        (parts.QSGD(2, bucket_size=100), 1000 * 2 + 10 * 64),
+        (parts.SignSGD(), 1000 + 64),
         # 20 x 50 as 20 x 3 and 50 x 3; as it is where that is no more
-        (LowRank(3), 64 * 3 * 70),
-        (LowRank(15), 64 * 1000),
+        (parts.LowRank(3), 64 * 3 * 70),
+        (parts.LowRank(15), 64 * 1000),
     ],
     ids=repr,
 )
-def test_bits_by_hand(exchange: Compressor, bits: int) -> None:
+def test_bits_by_hand(exchange: parts.Compressor, bits: int) -> None:
     update = torch.randn(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     _, payload = sent(attached(exchange, 1000, shape=(20, 50)), update)
     assert payload.bits == bits
 
 
 def test_signs_with_their_mean_magnitude() -> None:
-    values, _ = sent(attached(SignSGD(), 4), torch.tensor([3.0, -1.0, 0.0, -4.0], dtype=torch.float64))
+    values, _ = sent(attached(parts.SignSGD(), 4), torch.tensor([3.0, -1.0, 0.0, -4.0], dtype=torch.float64))
     assert values.tolist() == [2.0, -2.0, 2.0, -2.0]
 
 
@@ -125,10 +113,10 @@ def test_a_matrix_of_the_rank_is_sent_exactly_and_another_almost_as_well_as_can_
     generator = torch.Generator().manual_seed(1)
     left, right = (torch.randn(n, 3, generator=generator, dtype=torch.float64) for n in (20, 50))
     exact = (left @ right.T).flatten()
-    values, _ = sent(attached(LowRank(3), 1000, shape=(20, 50)), exact)
+    values, _ = sent(attached(parts.LowRank(3), 1000, shape=(20, 50)), exact)
     assert torch.allclose(values, exact, rtol=0, atol=1e-9)
     noisy = exact + 0.1 * torch.randn(1000, generator=generator, dtype=torch.float64)
-    values, _ = sent(attached(LowRank(3, iterations=4), 1000, shape=(20, 50)), noisy)
+    values, _ = sent(attached(parts.LowRank(3, iterations=4), 1000, shape=(20, 50)), noisy)
     best = torch.linalg.svdvals(noisy.view(20, 50))[3:].norm()
     assert float(best) - 1e-12 <= float((values - noisy).norm()) <= 1.05 * float(best)
 
@@ -139,11 +127,11 @@ def test_a_matrix_of_the_rank_is_sent_exactly_and_another_almost_as_well_as_can_
 @pytest.mark.parametrize(
     ("make", "bound"),
     [
-        (lambda: RandomK(0.25), 3.0),  # n / k - 1
-        (lambda: QSGD(4, bucket_size=64), 8 / 7),  # min(d / s^2, sqrt(d) / s) with d = 64, s = 7
-        (lambda: QSGD(6, bucket_size=64), 64 / 31**2),
+        (lambda: parts.RandomK(0.25), 3.0),  # n / k - 1
+        (lambda: parts.QSGD(4, bucket_size=64), 8 / 7),  # min(d / s^2, sqrt(d) / s) with d = 64, s = 7
+        (lambda: parts.QSGD(6, bucket_size=64), 64 / 31**2),
         # A rounding error has a variance of at most a quarter of a squared level, which is less than 1 / (4 s^2).
-        (lambda: QSGD(3, bucket_size=64, norm="max"), 64 / (4 * 3**2)),
+        (lambda: parts.QSGD(3, bucket_size=64, norm="max"), 64 / (4 * 3**2)),
     ],
     ids=["random", "4 bits", "6 bits", "3 bits of the largest"],
 )
@@ -156,14 +144,14 @@ def test_random_compression_is_unbiased_with_a_bounded_error(make: Any, bound: f
     # each value's mean is within five standard errors
     limit = 5 * draws.std(0) / rounds**0.5 + 1e-12
     assert bool(((draws.mean(0) - update).abs() <= limit).all())
-    if isinstance(exchange, RandomK):  # the error is known, not only its bound
+    if isinstance(exchange, parts.RandomK):  # the error is known, not only its bound
         assert float(errors.mean()) == pytest.approx(3 * float(update.square().sum()), rel=0.1)
 
 
 def test_levels_reach_up_to_the_largest_magnitude() -> None:
     update = torch.tensor([3.0, -1.0, 2.0, 0.0, -3.0], dtype=torch.float64)
     # Three levels of 1: every value is one of them.
-    values, payload = sent(attached(QSGD(3, norm="max"), 5), update)
+    values, payload = sent(attached(parts.QSGD(3, norm="max"), 5), update)
     assert values.tolist() == update.tolist()
     assert payload.bits == 5 * 3 + 64
 
@@ -172,13 +160,13 @@ def test_levels_reach_up_to_the_largest_magnitude() -> None:
 def test_levels_whose_error_is_owed_are_sent_smaller_by_their_variance(size: int, scale: float) -> None:
     # The only value is the norm, the third of three levels. Their variance is at most min(d / 3^2, sqrt(d) / 3).
     update = torch.tensor([3.0] + [0.0] * (size - 1), dtype=torch.float64)
-    values, _ = sent(attached(QSGD(3, error_feedback=True), size), update)
+    values, _ = sent(attached(parts.QSGD(3, error_feedback=True), size), update)
     assert values.tolist() == pytest.approx([3.0 / scale] + [0.0] * (size - 1), abs=1e-15)
 
 
 def test_clients_and_rounds_draw_differently_and_a_seed_again_the_same() -> None:
     update = torch.randn(64, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    one, other = attached(RandomK(0.1), 64), attached(RandomK(0.1), 64, seed=1)
+    one, other = attached(parts.RandomK(0.1), 64), attached(parts.RandomK(0.1), 64, seed=1)
     assert torch.equal(sent(one, update)[0], sent(one, update)[0])
     for different in (sent(one, update, client=1), sent(one, update, round_index=1), sent(other, update)):
         assert not torch.equal(sent(one, update)[0], different[0])
@@ -197,7 +185,7 @@ def test_clients_start_from_what_they_know_and_a_compressed_difference() -> None
             seen.append(self.w.detach().tolist())
 
     communication = Communication()
-    callback = FedAvg(1.0, exchange=TopK(0.5, link="down"), executor="sequential")
+    callback = FedAvg(1.0, exchange=parts.TopK(0.5, link="down"), executor="sequential")
     fit_quadratic(callback, Watch(1.0, [0.0, 0.0]), clients, 3, communication)
     assert seen == [[0.0, 0.0], [3.0, 0.0], [3.0, 1.0]]
     assert communication.values["fed/bytes_up"] == 3 * 16
@@ -224,24 +212,24 @@ class Wide(Quadratic):
     ("make", "bits"),
     [
         # of three values of 64 bits; a position among them takes 2
-        (lambda: TopK(0.34), 64 + 2),
-        (SignSGD, 3 + 64),
-        (lambda: QSGD(4), 3 * 4 + 64),
-        (lambda: RandomK(0.34), 64),
-        (lambda: Clip(0.5), 3 * 64),
+        (lambda: parts.TopK(0.34), 64 + 2),
+        (parts.SignSGD, 3 + 64),
+        (lambda: parts.QSGD(4), 3 * 4 + 64),
+        (lambda: parts.RandomK(0.34), 64),
+        (lambda: parts.Clip(0.5), 3 * 64),
     ],
 )
 def test_personal_values_are_neither_compressed_nor_counted_in_either_order(make: Any, bits: int) -> None:
     ends = []
-    for exchange in ([make(), PersonalParameters("head")], [PersonalParameters("head"), make()]):
+    for exchange in ([make(), parts.PersonalParameters("head")], [parts.PersonalParameters("head"), make()]):
         clients, module, communication = quadratic_clients([1.0, 1.0], [4.0, 8.0]), Wide(), Communication()
         fit_clients(FedAvg(1.0, exchange=exchange, seed=2), module, clients, 3, communication)
-        personal = next(each for each in exchange if isinstance(each, PersonalParameters))
+        personal = next(each for each in exchange if isinstance(each, parts.PersonalParameters))
         heads = [personal.of_client(client)["head"].tolist() for client in (0, 1)]
         ends.append((module.body.tolist(), heads, communication.values["fed/bytes_up"]))
         assert all(len(set(head)) == 1 and head[0] != 0 for head in heads)  # all five move alike
     body, heads, bytes_up = zip(*ends, strict=True)
-    if not isinstance(make(), (QSGD, RandomK)):  # these draw by their place in the list
+    if not isinstance(make(), (parts.QSGD, parts.RandomK)):  # these draw by their place in the list
         assert body[0] == pytest.approx(body[1], abs=1e-14)
         assert heads[0][0] == pytest.approx(heads[1][0], abs=1e-14)
     assert bytes_up[0] == bytes_up[1] == 3 * 2 * bits / 8

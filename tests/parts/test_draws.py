@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,10 @@ def width(client: int) -> float:
 def adapters() -> list[float]:
     """Return A and B after a round that folded them."""
     stack = parts.AdapterStack(parts.StackMessages())
-    federation = parts.Federation(np.arange(1, 4), UPDATE[:6], LORA, seed=7)
-    algorithm = parts.Algorithm(parts.UniformSampler(1), exchange=stack.messages, aggregation=stack)
-    parts.Run.begin(algorithm, federation).begin_round(4)
-    merged = stack.merge(UPDATE[:6], [parts.ClientResult(TASK, UPDATE[:6], UPDATE[:6], 1)])
-    assert merged is not None
-    return merged.tolist()
+    run = begun(exchange=stack.messages, aggregation=stack)
+    stack.begin_fit(replace(run.federation, layout=LORA))
+    merged: Any = stack.merge(UPDATE[:6], [parts.ClientResult(TASK, UPDATE[:6], UPDATE[:6], 1)])
+    return merged.tolist()  # type: ignore[no-any-return]
 
 
 FAILING = parts.Participation(available=0.8, dropout=0.3, stragglers=0.5)

@@ -17,18 +17,7 @@ from lightning.pytorch.callbacks import Callback
 from scipy.stats import norm
 from torch import Tensor
 
-from fl_lightning import FedAvg
-from fl_lightning.parts import (
-    BernoulliSampler,
-    ClientResult,
-    DifferentialPrivacy,
-    Federation,
-    Layout,
-    LocalDifferentialPrivacy,
-    Task,
-    TopK,
-    UniformSampler,
-)
+from fl_lightning import FedAvg, parts
 from fl_lightning.parts.exchanges.privacy.accounting import Mechanism, check_one_kind, epsilon_of, noise_for
 from fl_lightning.parts.run import Run
 from fl_lightning.testing.fits import fit
@@ -100,25 +89,25 @@ def test_the_least_noise_for_an_epsilon() -> None:
 # ---- clipping and noise ----
 
 
-def attached(exchange: DifferentialPrivacy, size: int, clients: int = 10, seed: int = 0, q: float = 1.0) -> Any:
+def attached(exchange: parts.DifferentialPrivacy, size: int, clients: int = 10, seed: int = 0, q: float = 1.0) -> Any:
     """Return the exchange in a federation whose model of ``size`` parameters is 0."""
     model = torch.zeros(size, dtype=torch.float64)
-    callback = FedAvg(sampler=BernoulliSampler(q), weighting="uniform", exchange=exchange)
+    callback = FedAvg(sampler=parts.BernoulliSampler(q), weighting="uniform", exchange=exchange)
     callback.algorithm.run = Run.begin(
-        callback.algorithm, Federation(np.ones(clients), model, Layout.of_parameters(size), seed=seed)
+        callback.algorithm, parts.Federation(np.ones(clients), model, parts.Layout.of_parameters(size), seed=seed)
     )
     begin_round(callback.algorithm, 0)
     return exchange
 
 
-def uploaded(exchange: DifferentialPrivacy, update: Tensor, client: int = 0) -> Tensor:
+def uploaded(exchange: parts.DifferentialPrivacy, update: Tensor, client: int = 0) -> Tensor:
     start = torch.zeros_like(update)
-    return exchange.upload(ClientResult(Task(client, client, 1), start, update, 1)).delta
+    return exchange.upload(parts.ClientResult(parts.Task(client, client, 1), start, update, 1)).delta
 
 
 def test_an_update_is_as_long_as_the_clip_at_most() -> None:
     updates = torch.randn(40, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    exchange = attached(DifferentialPrivacy(1.5, noise_multiplier=1.0, delta=1e-5), 6)
+    exchange = attached(parts.DifferentialPrivacy(1.5, noise_multiplier=1.0, delta=1e-5), 6)
     for whole in updates:
         short = uploaded(exchange, whole)
         assert float(short.norm()) == pytest.approx(min(1.5, float(whole.norm())), abs=1e-12)
@@ -127,7 +116,7 @@ def test_an_update_is_as_long_as_the_clip_at_most() -> None:
 
 def test_the_noise_has_the_deviation_that_is_accounted_for() -> None:
     size, rounds, total = 200, 300, torch.zeros(200, dtype=torch.float64)
-    exchange = attached(DifferentialPrivacy(0.5, noise_multiplier=1.2, delta=1e-5), size, clients=40, q=0.25)
+    exchange = attached(parts.DifferentialPrivacy(0.5, noise_multiplier=1.2, delta=1e-5), size, clients=40, q=0.25)
     noise = []
     for t in range(rounds):
         exchange.begin_round(t)
@@ -147,7 +136,7 @@ def test_the_noise_has_the_deviation_that_is_accounted_for() -> None:
 def test_an_adaptive_bound_finds_the_quantile() -> None:
     # 100 clients whose norms are 0.04, 0.08, ... 4.00; the bound starts far below
     norms = torch.arange(1, 101, dtype=torch.float64) / 25
-    exchange = DifferentialPrivacy(0.1, noise_multiplier=1.0, delta=1e-5, adaptive_quantile=0.9)
+    exchange = parts.DifferentialPrivacy(0.1, noise_multiplier=1.0, delta=1e-5, adaptive_quantile=0.9)
     attached(exchange, 1, clients=100)
     for t in range(150):
         exchange.begin_round(t)
@@ -163,14 +152,14 @@ def test_an_adaptive_bound_finds_the_quantile() -> None:
 
 def test_the_count_takes_its_share_of_the_noise() -> None:
     # 1 / z^2 = 1 / z_updates^2 + 1 / (2 sigma_b)^2 with sigma_b = 10 / 20
-    exchange = DifferentialPrivacy(1.0, noise_multiplier=0.8, delta=1e-5, adaptive_quantile=0.5)
+    exchange = parts.DifferentialPrivacy(1.0, noise_multiplier=0.8, delta=1e-5, adaptive_quantile=0.5)
     seen, _ = attached(exchange, 20_000).on_sum(torch.zeros(20_000, dtype=torch.float64), 10.0)
     assert float(seen.std()) == pytest.approx((0.8**-2 - 1.0) ** -0.5, rel=0.03)
     # a cohort of 20: sigma_b = 1, and half the noise
-    large = DifferentialPrivacy(1.0, noise_multiplier=0.8, delta=1e-5, adaptive_quantile=0.5, noise_cohort=20)
+    large = parts.DifferentialPrivacy(1.0, noise_multiplier=0.8, delta=1e-5, adaptive_quantile=0.5, noise_cohort=20)
     seen, _ = attached(large, 20_000).on_sum(torch.zeros(20_000, dtype=torch.float64), 10.0)
     assert float(seen.std()) == pytest.approx((0.8**-2 - 0.25) ** -0.5 / 2, rel=0.03)
-    few = DifferentialPrivacy(1.0, noise_multiplier=2.0, delta=1e-5, adaptive_quantile=0.5)
+    few = parts.DifferentialPrivacy(1.0, noise_multiplier=2.0, delta=1e-5, adaptive_quantile=0.5)
     with pytest.raises(ValueError, match="more than 20 clients in a round, or a smaller `noise_multiplier` than 2:"):
         attached(few, 4)
 
@@ -183,7 +172,7 @@ def test_a_client_that_knows_another_model_than_the_server_moves_it_by_the_clip_
     # (8, 6) and (0, 0) - so the server goes to (.1, .075). Round 2: they are sent .1 alone and start at (.1, 0); their
     # updates (7.9, 6) and (-.1, 0) become 1/4 (7.9, 6) / |(7.9, 6)| and (-.1, 0), and the server moves by their mean
     clients = clients_that_reach([[8.0, 6.0], [0.0, 0.0]], [1, 1])
-    exchange = [TopK(0.5, link="down"), DifferentialPrivacy(0.25, **NOISELESS)]
+    exchange = [parts.TopK(0.5, link="down"), parts.DifferentialPrivacy(0.25, **NOISELESS)]
     callback = FedAvg(1.0, weighting="uniform", exchange=exchange)
     weights = fit_quadratic(callback, Quadratic(1.0, [0.0, 0.0]), clients, 2)
     length = math.hypot(7.9, 6.0)
@@ -194,8 +183,8 @@ def test_a_client_that_knows_another_model_than_the_server_moves_it_by_the_clip_
 def test_the_sum_is_divided_by_the_expected_number() -> None:
     # ten clients at 2 and clip 1, drawn with chance 1/2: the server moves by m / 5
     clients = clients_that_reach([[2.0]] * 10, [1] * 10)
-    exchange = DifferentialPrivacy(1.0, **NOISELESS)
-    callback = FedAvg(sampler=BernoulliSampler(0.5), weighting="uniform", exchange=exchange, seed=2)
+    exchange = parts.DifferentialPrivacy(1.0, **NOISELESS)
+    callback = FedAvg(sampler=parts.BernoulliSampler(0.5), weighting="uniform", exchange=exchange, seed=2)
     weights = fit_quadratic(callback, Quadratic(1.0, [0.0]), clients, 1)
     assert float(weights[0]) == pytest.approx(len(callback.algorithm.report.reported) / 5, abs=1e-12)
     assert len(callback.algorithm.report.reported) != 5
@@ -203,8 +192,8 @@ def test_the_sum_is_divided_by_the_expected_number() -> None:
 
 def test_an_empty_round_adds_its_noise() -> None:
     def fit(noise: float) -> tuple[Tensor, int]:
-        exchange = DifferentialPrivacy(1.0, noise_multiplier=noise, delta=1e-5)
-        callback = FedAvg(sampler=BernoulliSampler(1e-9), weighting="uniform", exchange=exchange)
+        exchange = parts.DifferentialPrivacy(1.0, noise_multiplier=noise, delta=1e-5)
+        callback = FedAvg(sampler=parts.BernoulliSampler(1e-9), weighting="uniform", exchange=exchange)
         weights = fit_quadratic(callback, Quadratic(1.0, [0.0] * 3), clients_that_reach([[1.0] * 3], [1]), 2)
         return weights, callback.algorithm.server.moves
 
@@ -228,14 +217,14 @@ class EachRound(Callback):
 def half_of_six(exchange: Any, rounds: int, *others: Callback, ckpt_path: Path | None = None) -> Any:
     """Train on clients that are drawn with chance 1/2; return the trainer."""
     clients = quadratic_clients([1.0] * 6, [1.0, 2.0, 3.0] * 2)
-    callback = FedAvg(sampler=BernoulliSampler(0.5), weighting="uniform", exchange=exchange, seed=1)
+    callback = FedAvg(sampler=parts.BernoulliSampler(0.5), weighting="uniform", exchange=exchange, seed=1)
     return fit_clients(callback, Quadratic(0.3), clients, rounds, *others, ckpt_path=ckpt_path)
 
 
 def test_epsilon_is_logged_shown_and_kept(tmp_path: Path) -> None:
-    def exchange() -> DifferentialPrivacy:
+    def exchange() -> parts.DifferentialPrivacy:
         options: dict[str, Any] = {"noise_multiplier": 1.0, "delta": 1e-5, "noise_cohort": 60}
-        return DifferentialPrivacy(0.5, adaptive_quantile=0.5, **options)
+        return parts.DifferentialPrivacy(0.5, adaptive_quantile=0.5, **options)
 
     half_of_six(whole := exchange(), 6, logged := EachRound())
     # three clients are expected, and a twentieth of the noise that the figure counts: 1 * 3 / 60
@@ -250,14 +239,14 @@ def resumed(tmp_path: Path, first: Any, second: Any, q: float = 1.0) -> tuple[Qu
     clients, path = clients_that_reach([[8.0]] * 4, [1] * 4), tmp_path / "after_two.ckpt"
     module = Quadratic(1.0, [0.0])
     for rounds, exchange, chance in ((2, first, 1.0), (4, second, q)):
-        callback = FedAvg(sampler=BernoulliSampler(chance), weighting="uniform", exchange=exchange, seed=1)
+        callback = FedAvg(sampler=parts.BernoulliSampler(chance), weighting="uniform", exchange=exchange, seed=1)
         trainer = fit_clients(callback, module, clients, rounds, ckpt_path=path if rounds == 4 else None)
         trainer.save_checkpoint(path)
     return module, second
 
 
 def test_local_noise_may_change_in_a_resumed_run(tmp_path: Path) -> None:
-    noises = [LocalDifferentialPrivacy(5.0, noise_multiplier=z, delta=1e-5) for z in (8.0, 4.0)]
+    noises = [parts.LocalDifferentialPrivacy(5.0, noise_multiplier=z, delta=1e-5) for z in (8.0, 4.0)]
     resumed(tmp_path, *noises)
     # two updates with noise z / 2 = 4 and two with 2: together one mechanism with 1 / z^2 = 2 / 16 + 2 / 4
     both = epsilon_of([(Mechanism((2 / 16 + 2 / 4) ** -0.5, 1.0), 1)], 1e-5)
@@ -265,8 +254,8 @@ def test_local_noise_may_change_in_a_resumed_run(tmp_path: Path) -> None:
 
 
 def test_sampling_that_changes_during_a_fit_is_refused_where_epsilon_would_be_wrong() -> None:
-    def fit(sampler: Any, after: Any, **noise: Any) -> DifferentialPrivacy:
-        exchange = DifferentialPrivacy(1.0, delta=1e-3, **noise)
+    def fit(sampler: Any, after: Any, **noise: Any) -> parts.DifferentialPrivacy:
+        exchange = parts.DifferentialPrivacy(1.0, delta=1e-3, **noise)
         callback = FedAvg(sampler=sampler, weighting="uniform", exchange=exchange)
 
         class Redraws(Quadratic):
@@ -276,16 +265,16 @@ def test_sampling_that_changes_during_a_fit_is_refused_where_epsilon_would_be_wr
         fit_quadratic(callback, Redraws(0.1), clients_that_reach([[1.0]] * 4, [1] * 4), 2)
         return exchange
 
-    some, more = BernoulliSampler(0.1), BernoulliSampler(0.5)
+    some, more = parts.BernoulliSampler(0.1), parts.BernoulliSampler(0.5)
     with pytest.raises(ValueError, match=r"`epsilon=1.0` is spent by 2 rounds .*rate=0.1.*got round 2, .*rate=0.5"):
         fit(some, more, epsilon=1.0)
     with pytest.raises(ValueError, match="sampling"):
-        fit(UniformSampler(2), UniformSampler(4), noise_multiplier=1.0)
+        fit(parts.UniformSampler(2), parts.UniformSampler(4), noise_multiplier=1.0)
     spent = fit(some, more, noise_multiplier=2.0).spent
     assert spent == pytest.approx(epsilon_of([(Mechanism(2.0, 0.1), 1), (Mechanism(2.0, 0.5), 1)], 1e-3))
 
 
-@pytest.mark.parametrize("kind", [DifferentialPrivacy, LocalDifferentialPrivacy])
+@pytest.mark.parametrize("kind", [parts.DifferentialPrivacy, parts.LocalDifferentialPrivacy])
 def test_the_accountant_must_be_there_and_begins_with_nothing(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     begun(exchange=(part := kind(1.0, **NOISELESS)), **UNIFORM).run.begin_round(0)
     part.on_round_end()
@@ -295,7 +284,7 @@ def test_the_accountant_must_be_there_and_begins_with_nothing(kind: Any, monkeyp
         kind(1.0, **NOISELESS)
 
 
-@pytest.mark.parametrize("kind", [DifferentialPrivacy, LocalDifferentialPrivacy])
+@pytest.mark.parametrize("kind", [parts.DifferentialPrivacy, parts.LocalDifferentialPrivacy])
 @pytest.mark.parametrize("buffers", ["average", "local"])
 def test_batch_statistics_are_refused(kind: Any, buffers: Any) -> None:
     callback = FedAvg(4, weighting="uniform", buffers=buffers, exchange=kind(1.0, **NOISELESS))
@@ -304,7 +293,7 @@ def test_batch_statistics_are_refused(kind: Any, buffers: Any) -> None:
 
 
 def test_a_round_that_breaks_off_releases_nothing() -> None:
-    exchange = attached(DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5, adaptive_quantile=0.5), 4, 40)
+    exchange = attached(parts.DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5, adaptive_quantile=0.5), 4, 40)
     exchange.on_sum(torch.zeros(4, dtype=torch.float64), 40.0)
     exchange.put_back()
     assert exchange.spent == 0.0
@@ -313,7 +302,7 @@ def test_a_round_that_breaks_off_releases_nothing() -> None:
 
 def moved_bound(length: float, seed: int = 0) -> float:
     """Return the bound, 1 before, after a round of 100 clients with updates of this length."""
-    exchange = DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5, adaptive_quantile=0.5)
+    exchange = parts.DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5, adaptive_quantile=0.5)
     attached(exchange, 1, clients=100, seed=seed)
     for client in range(100):
         uploaded(exchange, torch.tensor([length], dtype=torch.float64), client)
@@ -328,8 +317,8 @@ def test_an_update_as_long_as_the_bound_is_not_clipped() -> None:
 
 
 def test_noise_for_an_epsilon_lasts_for_the_planned_rounds(tmp_path: Path) -> None:
-    def exchange() -> DifferentialPrivacy:
-        return DifferentialPrivacy(0.5, epsilon=3.0, delta=1e-3)
+    def exchange() -> parts.DifferentialPrivacy:
+        return parts.DifferentialPrivacy(0.5, epsilon=3.0, delta=1e-3)
 
     half_of_six(planned := exchange(), 5).save_checkpoint(tmp_path / "last.ckpt")
     assert 2.97 < planned.spent <= 3.0
@@ -338,9 +327,11 @@ def test_noise_for_an_epsilon_lasts_for_the_planned_rounds(tmp_path: Path) -> No
 
 
 def test_a_resumed_run_takes_the_noise_and_the_bound_that_it_is_given(tmp_path: Path) -> None:
-    module, _ = resumed(tmp_path, DifferentialPrivacy(1.0, **NOISELESS), DifferentialPrivacy(0.25, **NOISELESS))
+    module, _ = resumed(
+        tmp_path, parts.DifferentialPrivacy(1.0, **NOISELESS), parts.DifferentialPrivacy(0.25, **NOISELESS)
+    )
     assert module.w.tolist() == pytest.approx([1 + 1 + 0.25 + 0.25], abs=1e-12)
-    first, second = (DifferentialPrivacy(1.0, noise_multiplier=z, delta=1e-5) for z in (4.0, 2.0))
+    first, second = (parts.DifferentialPrivacy(1.0, noise_multiplier=z, delta=1e-5) for z in (4.0, 2.0))
     _, exchange = resumed(tmp_path, first, second)
     # 2 / 16 + 2 / 4 = 10 / 16: all four rounds are one with noise sqrt(1.6)
     exact = delta_of_the_gaussian_mechanism(exchange.spent, math.sqrt(1.6))
@@ -348,10 +339,10 @@ def test_a_resumed_run_takes_the_noise_and_the_bound_that_it_is_given(tmp_path: 
 
 
 def test_an_epsilon_is_not_overspent_when_a_resumed_run_asks_for_another_one(tmp_path: Path) -> None:
-    def asked(epsilon: float, **options: Any) -> DifferentialPrivacy:
-        return DifferentialPrivacy(1.0, epsilon=epsilon, delta=1e-3, **options)
+    def asked(epsilon: float, **options: Any) -> parts.DifferentialPrivacy:
+        return parts.DifferentialPrivacy(1.0, epsilon=epsilon, delta=1e-3, **options)
 
-    noisy = DifferentialPrivacy(1.0, noise_multiplier=5.0, delta=1e-3)
+    noisy = parts.DifferentialPrivacy(1.0, noise_multiplier=5.0, delta=1e-3)
     with pytest.raises(ValueError, match="epsilon"):
         resumed(tmp_path, asked(1.0), asked(2.0))
     with pytest.raises(ValueError, match=r"epsilon.* checkpoint's, \[None, 0.001\], got \[2.0, 0.001\]"):

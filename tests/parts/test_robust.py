@@ -12,21 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fl_lightning.parts import (
-    Bucketing,
-    CenteredClipping,
-    ClientResult,
-    Federation,
-    GeometricMedian,
-    Krum,
-    Layout,
-    Median,
-    NearestNeighborMixing,
-    RobustAggregation,
-    Task,
-    TrimmedMean,
-    Updates,
-)
+from fl_lightning import parts
 from fl_lightning.parts.aggregations import robust
 from fl_lightning.parts.part import walk
 
@@ -41,17 +27,19 @@ SEVEN = [
 ]
 
 
-def merged(rule: RobustAggregation, updates: Sequence[Sequence[float]] | Tensor, *, fresh: bool = True) -> Tensor:
+def merged(rule: parts.RobustAggregation, updates: Sequence[Sequence[float]] | Tensor, *, fresh: bool = True) -> Tensor:
     """Return what a rule makes of updates, from a model that is 0."""
     rows = torch.as_tensor(updates, dtype=torch.float64)
     start = torch.zeros(rows.shape[1], dtype=torch.float64)
     if fresh:
-        federation = Federation(
-            sizes=torch.ones(len(rows)).numpy(), model=start, layout=Layout.of_parameters(len(start))
+        federation = parts.Federation(
+            sizes=torch.ones(len(rows)).numpy(), model=start, layout=parts.Layout.of_parameters(len(start))
         )
         for part in walk(rule):
             part.begin_fit(federation)
-    moved = rule.merge(start, [ClientResult(Task(slot, slot, 1), start, row, 1) for slot, row in enumerate(rows)])
+    moved = rule.merge(
+        start, [parts.ClientResult(parts.Task(slot, slot, 1), start, row, 1) for slot, row in enumerate(rows)]
+    )
     assert moved is not None
     return moved
 
@@ -59,82 +47,89 @@ def merged(rule: RobustAggregation, updates: Sequence[Sequence[float]] | Tensor,
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
-        (Median(), [1.0, -1.5, 0.5, 2.5]),
-        (TrimmedMean(2), [1.0, -1.4166666666666667, 0.5, 2.5]),
-        (TrimmedMean(0.29), [1.0, -1.4166666666666667, 0.5, 2.5]),
+        (parts.Median(), [1.0, -1.5, 0.5, 2.5]),
+        (parts.TrimmedMean(2), [1.0, -1.4166666666666667, 0.5, 2.5]),
+        (parts.TrimmedMean(0.29), [1.0, -1.4166666666666667, 0.5, 2.5]),
         (
-            GeometricMedian(smoothing=0.1, max_iterations=3, tolerance=0.0),
+            parts.GeometricMedian(smoothing=0.1, max_iterations=3, tolerance=0.0),
             [1.1472652492120774, -1.4132368926839933, 0.34625729672760874, 2.4988256554875257],
         ),
         (
-            GeometricMedian(max_iterations=2000, tolerance=0.0),
+            parts.GeometricMedian(max_iterations=2000, tolerance=0.0),
             [1.058399225964482, -1.5338317200355152, 0.43489461625264564, 2.6578982413865866],
         ),
-        # byzfl's Krum(f) adds up one neighbour more than the paper's: it is that of f - 1
-        (Krum(1), [1.0, -2.0, 0.5, 3.0]),
-        (Krum(1, num_selected=5), [1.0, -1.75, 0.5, 2.85]),
+        # byzfl's parts.Krum(f) adds up one neighbour more than the paper's: it is that of f - 1
+        (parts.Krum(1), [1.0, -2.0, 0.5, 3.0]),
+        (parts.Krum(1, num_selected=5), [1.0, -1.75, 0.5, 2.85]),
         (
-            CenteredClipping(2.0, iterations=3),
+            parts.CenteredClipping(2.0, iterations=3),
             [0.9837795390251354, -1.1482675683867232, 0.3871369881547032, 2.263888849254197],
         ),
-        (Median(before=NearestNeighborMixing(2)), [1.0, -1.75, 0.5, 2.85]),
-        (TrimmedMean(0, before=NearestNeighborMixing(2)), [1.1142857142857143, -0.035714285714286, 0.3, 1.507142857]),
+        (parts.Median(before=parts.NearestNeighborMixing(2)), [1.0, -1.75, 0.5, 2.85]),
+        (
+            parts.TrimmedMean(0, before=parts.NearestNeighborMixing(2)),
+            [1.1142857142857143, -0.035714285714286, 0.3, 1.507142857],
+        ),
     ],
     ids=repr,
 )
-def test_values_of_byzfl(rule: RobustAggregation, expected: list[float]) -> None:
+def test_values_of_byzfl(rule: parts.RobustAggregation, expected: list[float]) -> None:
     assert merged(rule, SEVEN).tolist() == pytest.approx(expected, abs=1e-9)
 
 
 def test_centered_clipping_goes_on_from_the_last_center() -> None:
-    rule = CenteredClipping(2.0)
+    rule = parts.CenteredClipping(2.0)
     merged(rule, SEVEN)
     expected = [0.8329867802837947, -0.8370828811870361, 0.287195766753215, 1.7587476089610423]
     assert merged(rule, SEVEN, fresh=False).tolist() == pytest.approx(expected, abs=1e-12)
 
 
 def test_krum_and_mixing_by_hand() -> None:
-    assert merged(Krum(1), [[0.0], [1.0], [3.0], [10.0], [16.5]]).tolist() == [1.0]  # two nearest others: 1 + 4
+    assert merged(parts.Krum(1), [[0.0], [1.0], [3.0], [10.0], [16.5]]).tolist() == [1.0]  # two nearest others: 1 + 4
     # With three updates, two of them arbitrary, the nearest one is the update itself.
-    assert merged(Median(before=NearestNeighborMixing(2)), [[1.0], [2.0], [9.0]]).tolist() == [2.0]
+    assert merged(parts.Median(before=parts.NearestNeighborMixing(2)), [[1.0], [2.0], [9.0]]).tolist() == [2.0]
 
 
 def test_buckets_are_means_of_two_and_change_from_round_to_round() -> None:
     # powers of two: a sum tells which were added
-    rule = TrimmedMean(0, before=Bucketing(2))
+    rule = parts.TrimmedMean(0, before=parts.Bucketing(2))
     rows = [[1.0], [2.0], [4.0], [8.0], [16.0]]
     seen = []
     assert rule.before is not None
-    rule.before.begin_fit(Federation(torch.ones(5).numpy(), torch.zeros(1), Layout.of_parameters(1), seed=4))
+    rule.before.begin_fit(
+        parts.Federation(torch.ones(5).numpy(), torch.zeros(1), parts.Layout.of_parameters(1), seed=4)
+    )
     for round_index in range(12):
         rule.before.begin_round(round_index)
-        updates = Updates([_result(slot, row) for slot, row in enumerate(rows)])
+        updates = parts.Updates([_result(slot, row) for slot, row in enumerate(rows)])
         buckets = next(rule.before.mix(updates).blocks()).flatten().tolist()
         assert len(buckets) == 3
         assert 2 * buckets[0] + 2 * buckets[1] + buckets[2] == 31.0
         seen.append(tuple(buckets))
     assert len(set(seen)) > 6
-    buckets = Bucketing(3)
+    buckets = parts.Bucketing(3)
     buckets.begin_fit(rule.before.federation)
     buckets.begin_round(0)
-    [mean] = next(buckets.mix(Updates([_result(slot, row) for slot, row in enumerate(rows[:3])])).blocks()).tolist()
+    [mean] = next(
+        buckets.mix(parts.Updates([_result(slot, row) for slot, row in enumerate(rows[:3])])).blocks()
+    ).tolist()
     assert mean == pytest.approx([7 / 3], abs=1e-15)
 
 
-def _result(slot: int, row: list[float]) -> ClientResult:
+def _result(slot: int, row: list[float]) -> parts.ClientResult:
     vector = torch.tensor(row, dtype=torch.float64)
-    return ClientResult(Task(slot, slot, 1), torch.zeros_like(vector), vector, 1)
+    return parts.ClientResult(parts.Task(slot, slot, 1), torch.zeros_like(vector), vector, 1)
 
 
 # ---- properties ----
 
-RULES: list[Callable[[int], RobustAggregation]] = [
-    lambda f: Median(),
-    lambda f: TrimmedMean(f),
-    lambda f: Krum(f),
-    lambda f: Krum(f, num_selected=2),
-    lambda f: GeometricMedian(),
-    lambda f: Median(before=NearestNeighborMixing(f)),
+RULES: list[Callable[[int], parts.RobustAggregation]] = [
+    lambda f: parts.Median(),
+    lambda f: parts.TrimmedMean(f),
+    lambda f: parts.Krum(f),
+    lambda f: parts.Krum(f, num_selected=2),
+    lambda f: parts.GeometricMedian(),
+    lambda f: parts.Median(before=parts.NearestNeighborMixing(f)),
 ]
 NUMBERS = st.floats(-1.0, 1.0)
 
@@ -161,7 +156,7 @@ def test_below_the_breakdown_point_no_attack_leads_far_away(make: Any, case: tup
     assert float(moved.norm()) <= bound + 1e-3
 
 
-@pytest.mark.parametrize("make", [*RULES, lambda f: CenteredClipping(0.7, 2)], ids=lambda make: repr(make(1)))
+@pytest.mark.parametrize("make", [*RULES, lambda f: parts.CenteredClipping(0.7, 2)], ids=lambda make: repr(make(1)))
 def test_the_order_of_clients_does_not_matter(make: Any) -> None:
     rows = torch.randn(9, 5, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     for seed in range(5):
@@ -169,7 +164,7 @@ def test_the_order_of_clients_does_not_matter(make: Any) -> None:
         assert torch.allclose(merged(make(2), rows[order]), merged(make(2), rows), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("make", [*RULES, lambda f: CenteredClipping(0.7, 2)], ids=lambda make: repr(make(1)))
+@pytest.mark.parametrize("make", [*RULES, lambda f: parts.CenteredClipping(0.7, 2)], ids=lambda make: repr(make(1)))
 def test_blocks_of_parameters_change_nothing(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = torch.randn(9, 23, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     whole = merged(make(2), rows)
@@ -184,7 +179,7 @@ def test_blocks_of_parameters_change_nothing(make: Any, monkeypatch: pytest.Monk
 
 def test_updates_count_from_the_model_that_each_client_received() -> None:
     start = torch.tensor([10.0, 20.0], dtype=torch.float64)
-    rule = Median()
+    rule = parts.Median()
     rows = torch.tensor([[1.0, 2.0], [2.0, -1.0], [9.0, 1.0]], dtype=torch.float64)
     moved = rule.merge(
         start, [replace(_result(k, []), received=start + k, vector=start + k + row) for k, row in enumerate(rows)]

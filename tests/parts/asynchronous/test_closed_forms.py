@@ -104,13 +104,6 @@ def test_fedasync_through_the_trainer_mixes_as_the_clock_says() -> None:
     assert seen.weights[2:] == pytest.approx([third, third + 0.6 / 2**0.5 * (1 - third)])
 
 
-def test_a_result_may_not_count_for_more_than_itself() -> None:
-    # a fresh result of client 0, then one of client 1 with d = 1
-    growing = FedAsync(1, mixing=0.6, staleness=lambda d: 1.0 + d, speeds=[100, 99])
-    with pytest.raises(ValueError, match=r"staleness\(1\)"):
-        watch(growing, 2, [1.0, 2.0])
-
-
 def test_the_proximal_step_of_fedasync() -> None:
     # f = (w - 3)^2 / 2 from w' = 1 with lr .1 and rho .5: 1 -> 1.2; then w - .1 (w - 3) - .05 (w - 1) = 1.37
     module = Quadratic(lr=0.1, start=1.0)
