@@ -73,6 +73,25 @@ def test_candidates_are_scored_with_what_they_receive() -> None:
     assert seen.drawn == [1]
 
 
+class Ahead(parts.Synchronous):
+    """Lets clients start one further than the model that they receive."""
+
+    def start(self, task: parts.Task, received: Tensor) -> Tensor:
+        return received + 1
+
+
+def test_an_objective_measures_clients_at_what_they_receive_wherever_they_start() -> None:
+    measured: list[float] = []
+
+    class Measuring(parts.LocalObjective):
+        def correction(self, client: Any) -> None:
+            measured.append(client.loss())
+
+    callback = fl.Federated(1.0, schedule=Ahead(), objective=Measuring())
+    fit_clients(callback, Quadratic(0.0, start=2.0), quadratic_clients([1.0], [0.0]))
+    assert measured == [2.0]  # 2^2 / 2
+
+
 def test_a_client_that_has_learnt_with_its_own_model_is_no_longer_the_worst() -> None:
     seen = Received()
     callback = fl.Local(sampler=parts.PowerOfChoice(1, 3))

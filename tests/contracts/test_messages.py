@@ -25,7 +25,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fl_lightning as fl
 from fl_lightning import experiment, metrics, partitioners, parts, report
-from fl_lightning.clients.state_vector import StateVector
 from fl_lightning.data import ClientDatasetsModule, ClientSplit, Source, WithinClientSplit
 from fl_lightning.datamodules import CIFAR10DataModule, DMOZDataModule, TableDataModule, TorchDatasetDataModule
 from fl_lightning.diagnostics import UpdateNorms
@@ -225,7 +224,6 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "a trace": trace,
     "speeds": lambda _: train(fl.FedAsync(clock=fl.VirtualClock(speeds=[1.0, 2.0, 3.0]))),
     "an empty fleet": lambda _: train(fl.FedBuff(3, clock=BRIEF)),
-    "a file for states": lambda tmp_path: fl.FedAvg(state_dir=taken(tmp_path)),
     "settings of an aggregation": lambda _: fl.FedAvg(weighting="uniform", aggregation=parts.Median()),
     "a number and a sampler": lambda _: fl.RADFed(2, 3, sampler=fl.UniformSampler(2)),
     "a sampler of arrivals": lambda _: fl.Federated(
@@ -292,7 +290,6 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "a spec inside": lambda _: table(datamodule=NO_CLASS),
     "published": lambda _: table(published={"paper": {"scores": {"FedAvg": {"score": 1.0, "deviation": 2}}}}),
     # arguments that depend on each other
-    "epochs and steps": lambda _: fl.FedAvg(local_epochs=2, local_steps=3),
     "a clock and speeds": lambda _: fl.FedAsync(clock=fl.VirtualClock(), speeds=3),
     "a mode without a monitor": lambda _: fl.FederatedCheckpoint(mode="max"),
     "few bits": lambda _: parts.SecureAggregation(1.0, 8, 9),
@@ -325,8 +322,6 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "results of a number": lambda _: report.experiment_report(3),
     "half a client in a plot": lambda _: report.plot_run(Path(), clients=[0.5]),
     # what clients' steps need
-    "nothing to train": lambda _: StateVector(nn.Linear(2, 2).requires_grad_(False)),
-    "a complex parameter": lambda _: StateVector(nn.Linear(2, 2, dtype=torch.complex64)),
     "FedNova that keeps": lambda _: fl.FedNova(momentum=0.9, optimizer_state="kept"),
     "SCAFFOLD that keeps": lambda _: fl.Scaffold(momentum=0.9, optimizer_state="kept"),
     "APFL that keeps": lambda _: fl.APFL(optimizer_state="kept"),

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from fl_lightning import FedAvg, TensorDataModule
 from fl_lightning.clients.step_counts import StepCounts, in_words
 from fl_lightning.executors import AutoExecutor, SequentialExecutor, VectorizedExecutor
-from fl_lightning.executors.auto import _expected_steps, _loss_of_a_stack
+from fl_lightning.executors.auto import Choice, _expected_steps, _loss_of_a_stack
 from fl_lightning.executors.stack.memory import clients_that_fit
 
 
@@ -176,6 +176,22 @@ def test_why_a_stack_would_have_one_client(clients: int, training: Any, why: str
     assert AutoExecutor()._why_single(clients, training).startswith(why)
 
 
+@pytest.mark.parametrize(
+    ("device", "processes", "more"),
+    [
+        ("cpu", 1, ""),
+        ("cpu", 2, ". On CPUs one process is often faster for stacks than several; try both"),
+        ("cuda", 2, ""),
+    ],
+)
+def test_why_there_are_stacks(device: str, processes: int, more: str) -> None:
+    executor, training, counts = AutoExecutor(), of_model(1, device, processes), MagicMock(flops=1)
+    training.is_watched, training.trainer.max_epochs, training.batches.number = True, -1, lambda task: 1
+    executor._stacks = MagicMock(first_stack=lambda tasks: 8)
+    choice = executor._choice([MagicMock()] * 8, training, counts)
+    assert choice == Choice(None, f"up to 8 at a time, faster here, same result{more}", False)
+
+
 @pytest.mark.auto_decides
 def test_much_arithmetic_is_not_stacked(caplog: pytest.LogCaptureFixture) -> None:
     torch.manual_seed(0)
@@ -262,7 +278,7 @@ def test_a_resumed_run_that_is_not_stacked_any_more_says_so(tmp_path: Path) -> N
     layers = nn.Sequential(MadeOnce(), *linear())
     fitter = fit(FedAvg(4, seed=1), layers, callbacks=[FedAvg(4, seed=1), save], enable_checkpointing=True)
     assert fitter.fit_loop.executor.cause is None  # the first client, which trained alone, has made the table
-    with pytest.warns(UserWarning, match="in stacks before the checkpoint"):
+    with pytest.warns(UserWarning, match="before the checkpoint, and are not now: .* changes `self.table`"):
         fit(FedAvg(4, seed=1), nn.Sequential(MadeOnce(), *linear()), 3, tmp_path / "last.ckpt")
 
 

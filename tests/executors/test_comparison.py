@@ -96,6 +96,7 @@ TRACES: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "what `self.kept` holds differs": lambda m, notes: notes["keep"].leaves.__setitem__(1, "b"),
     "object (MeanMetric) holds is 3 alone and 8 in": leaf("update", 8.0),
     "sets attributes of a metric object (MeanMetric)": lambda m, notes: setattr(m.average, "extra", 1),
+    "object (MeanMetric) is given something else": lambda m, notes: setattr(m.average, "_update_count", [1, 1]),
     "prints, or tells loggers, something else": lambda m, notes: notes.pop("tell"),
     "what `print` is given is 5 alone and 6 in": leaf("tell", 6.0),
     "what `print` is given differs": leaf("tell", "round 1: 2.02"),
