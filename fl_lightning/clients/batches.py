@@ -146,9 +146,6 @@ class ClientBatches:
 
     def windows(self, task: Task) -> list[int]:
         """Return the number of batches of each optimizer step of a task, as Lightning accumulates gradients."""
-        per_step = self._algorithm.batches_per_step(task)
-        if per_step > 1:
-            return [per_step] * self.counted(task)
         return self._windows(self.number(task), self.one_pass(task))
 
     def _windows(self, batches: int, one_pass: int) -> list[int]:

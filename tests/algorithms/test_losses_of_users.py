@@ -74,6 +74,15 @@ class Penalised(Net):
         return super().training_step(batch, batch_idx) + 0.1 * self.features(batch[0]).square().mean()
 
 
+class Looking(Net):
+    """Looks at its logits first."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        with torch.no_grad():
+            self.head(self.features(batch[0]).flip(0))
+        return super().training_step(batch, batch_idx)
+
+
 class Masked(Net):
     """Its ``forward`` gets a mask."""
 
@@ -90,7 +99,7 @@ def masked(net: Net, x: Tensor) -> Tensor:
 
 
 KINDS = {name: partial(Net, loss) for name, loss in LOSSES.items()}
-KINDS |= {"scaled": Scaled, "penalised": Penalised, "masked": Masked}
+KINDS |= {"scaled": Scaled, "penalised": Penalised, "looking": Looking, "masked": Masked}
 
 
 def client(n: int = 30) -> tuple[Tensor, Tensor]:
@@ -364,7 +373,7 @@ def test_labels_that_change_in_their_tensor_are_counted_again() -> None:
 
 
 def test_a_look_without_gradients_sees_the_logits_as_they_are() -> None:
-    class Looking(Net):
+    class Logging(Net):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             with torch.no_grad():
                 self.log("plain", F.cross_entropy(self.head(self.features(batch[0])), batch[1]))
@@ -379,10 +388,22 @@ def test_a_look_without_gradients_sees_the_logits_as_they_are() -> None:
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
             logged.update({key: float(trainer.callback_metrics[key]) for key in ("plain", "shifted")})
 
-    fit(fl.FedLC(1.0, 1.0), Looking(), x, y, Keep(), rounds=1)
+    fit(fl.FedLC(1.0, 1.0), Logging(), x, y, Keep(), rounds=1)
     shift = -(torch.tensor([15, 10, 5]).double() ** -0.25)
     assert logged["plain"] == pytest.approx(float(Net().training_step((x, y), 0)), rel=1e-6)
     assert logged["shifted"] == pytest.approx(float(step_with(Net(), x, y, shift)), rel=1e-6)
+
+
+def test_steps_without_a_loss_are_none() -> None:
+    class Seldom(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return super().training_step(batch, batch_idx) if batch_idx == 1 else None
+
+    (x, y), net, hand = client(), Seldom(), Net()
+    fit_clients(fl.FedLC(0.7, 1.0), net, [(x, y)], 2, batch_size=10)
+    shift = -0.7 * torch.tensor([15, 10, 5]).double() ** -0.25
+    trained_by_hand(hand, lambda net: step_with(net, x[10:20], y[10:20], shift))
+    assert_same(net, hand)
 
 
 def test_targets_without_a_class_are_refused_before_training() -> None:

@@ -77,6 +77,13 @@ def test_mifa_counts_a_client_that_stays_away_with_its_last_gradient_at_the_pres
     assert w == pytest.approx(expected, abs=1e-14)
 
 
+def test_the_rates_of_steps_of_two_passes_count() -> None:
+    # gradients -1 and 2 at 0, so they are taken at -1/10 and 1/10: -1.1 and 2.2, in the mean 0.55
+    callback = fl.Federated(1.0, objective=parts.SharpnessAware(0.1), aggregation=parts.RememberedUpdates())
+    w = fit_quadratic(callback, Quadratic(0.2, start=0.0), quadratic_clients([1.0, 2.0], [1.0, -1.0]), rounds=1)
+    assert float(w) == pytest.approx(-0.2 * 0.55, abs=1e-14)
+
+
 class Inner(Module):
     """A linear model, trained by AdamW."""
 

@@ -31,6 +31,11 @@ def changed(module: Any, change: Callable[[Any], Any], check: str) -> None:
     getattr(state, check)()
 
 
+def vanishes_and_changes(module: Any) -> None:
+    module[1].bias = None
+    module[2].bias.data += 1
+
+
 WEIGHTS = [nn.Parameter(torch.zeros(1))]
 TWO = trainer_of(torch.optim.Adam(WEIGHTS), torch.optim.SGD(WEIGHTS))
 STEPWISE = trainer_of(interval="step")
@@ -43,7 +48,7 @@ CALLS: dict[str, Callable[[Path], Any]] = {
     "a complex parameter": lambda _: StateVector(nn.Linear(2, 2, dtype=torch.complex64)),
     "another shape": lambda _: changed(NORM, lambda module: module[1].running_var.resize_(3), "read"),
     "other parameters": lambda _: changed(NORM, lambda module: module[0].requires_grad_(False), "check_unchanged"),
-    "a frozen tensor": lambda _: changed(LARGE, lambda module: module[2].bias.data.add_(1), "check_constant"),
+    "a frozen tensor": lambda _: changed(LARGE, vanishes_and_changes, "check_constant"),
     "other optimizers": lambda _: check_steps_known(TWO, "Name", fl.FedNova(momentum=0.5).algorithm),
     "a schedule by step": lambda _: check_steps_known(STEPWISE, "Name", fl.QFedAvg(1.0).algorithm),
     "a short schedule": lambda _: check_schedules_last(STEPWISE, 3, [1, 4, 2]),

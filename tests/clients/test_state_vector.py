@@ -12,7 +12,7 @@ from helpers.comparison import Classifier, clients_of, train_federatedly
 from torch import Tensor, nn
 
 from fl_lightning import FedAvg, TensorDataModule
-from fl_lightning.clients.state_vector import StateVector
+from fl_lightning.clients.state_vector import StateVector, unshared
 from fl_lightning.testing.fits import fit
 
 
@@ -81,6 +81,14 @@ def test_on_another_device_the_whole_vector_is_compared(monkeypatch: pytest.Monk
     state.device = torch.device("cuda")
     assert state.holds(vector)
     assert not state.holds(vector + 1.0)
+
+
+def test_gradients_of_one_memory_are_taken_apart() -> None:
+    one = torch.ones(2)
+    found = unshared([one, None, one, torch.ones(1).expand(2)])
+    for gradient in found[::2] + found[3:]:
+        gradient += 1  # type: ignore[operator]
+    assert [gradient is not None and gradient.tolist() for gradient in found] == [[2, 2], False, [2, 2], [2, 2]]
 
 
 def test_a_counter_that_single_precision_cannot_hold_stays_exact() -> None:

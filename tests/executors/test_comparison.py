@@ -57,12 +57,12 @@ def compare(change: Callable[[Any, dict[str, Any]], Any]) -> None:
     usual = builtins.print
     with without_trace(module, Listeners(module, quiet_trainer(), [])) as traces:
         module.log("loss", torch.tensor(2.0))
-        module.kept.append({"scores": torch.tensor([1.0, 2.0]), "name": "a"})
+        module.kept.append({"scores": torch.tensor([1.0, 2.0]), "name": "a", "bytes": b"a"})
         module.average.update(3.0)
         print("batch 1: 2.01", 5.0)
         notes: dict[str, Any] = {
             "names": ["loss"],
-            "keep": call(Keeper(module, "kept"), "append", {"scores": TensorPlace(1), "name": "a"}),
+            "keep": call(Keeper(module, "kept"), "append", {"scores": TensorPlace(1), "name": "a", "bytes": b"a"}),
             "update": call(module.average, "update", 3.0),
             "tell": call(Listener(builtins), "tell", "print", "batch 1: 2.02", 5.0),
             "tensors": [torch.tensor(2.0), torch.tensor([1.0, 2.0])],
@@ -94,6 +94,7 @@ TRACES: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "what `self.kept` holds is 2 alone and 4 in": tensor(1, [1.0, 4.0]),
     "what `self.kept` holds is of another form": tensor(1, [1.0, 2.0, 3.0]),
     "what `self.kept` holds differs": lambda m, notes: notes["keep"].leaves.__setitem__(1, "b"),
+    "`self.kept` holds differs in": lambda m, notes: notes["keep"].leaves.__setitem__(2, b"b"),
     "object (MeanMetric) holds is 3 alone and 8 in": leaf("update", 8.0),
     "sets attributes of a metric object (MeanMetric)": lambda m, notes: setattr(m.average, "extra", 1),
     "object (MeanMetric) is given something else": lambda m, notes: setattr(m.average, "_update_count", [1, 1]),
