@@ -139,6 +139,7 @@ def test_fedlc_shifts_the_logits_of_any_loss(kind: Callable[[], Net]) -> None:
     shift = -0.7 * torch.tensor([15, 10, 5]).double() ** -0.25
     trained_by_hand(hand, lambda net: step_with(net, x, y, shift))
     assert_same(net, hand)
+    assert not any(part._forward_hooks for part in net.modules())
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)

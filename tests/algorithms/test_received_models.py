@@ -80,16 +80,23 @@ class Ahead(parts.Synchronous):
         return received + 1
 
 
-def test_an_objective_measures_clients_at_what_they_receive_wherever_they_start() -> None:
-    measured: list[float] = []
+def test_clients_are_measured_at_what_they_receive_wherever_they_start_and_scored_when_trained() -> None:
+    found: list[float] = []
 
     class Measuring(parts.LocalObjective):
         def correction(self, client: Any) -> None:
-            measured.append(client.loss())
+            found.append(client.loss())
 
-    callback = fl.Federated(1.0, schedule=Ahead(), objective=Measuring())
-    fit_clients(callback, Quadratic(0.0, start=2.0), quadratic_clients([1.0], [0.0]))
-    assert measured == [2.0]  # 2^2 / 2
+    class Scoring(fl.UniformSampler):
+        def score(self, client: Any) -> float:
+            return client.loss() - 1
+
+        def take_scores(self, scores: Any) -> None:
+            found.append(scores[0])
+
+    callback = fl.Federated(schedule=Ahead(), objective=Measuring(), sampler=Scoring(1))
+    fit_clients(callback, Quadratic(1.0, start=2.0), quadratic_clients([1.0], [0.0]))
+    assert found == [2.0, -1.0]  # 2^2 / 2, and nothing when it is at 0
 
 
 def test_a_client_that_has_learnt_with_its_own_model_is_no_longer_the_worst() -> None:

@@ -14,8 +14,9 @@ from helpers.stacked import Module, clients_of
 from helpers.toys import Quadratic, quadratic_clients
 from torch import Tensor, nn
 
-from fl_lightning import ClientDatasetsModule, FedAvg, TensorDataModule
+from fl_lightning import ClientDatasetsModule, FedAvg, Federated, TensorDataModule
 from fl_lightning.diagnostics import LocalCompute
+from fl_lightning.parts import MeasuredLoss
 from fl_lightning.testing.fits import fit
 
 # ---- containers ----
@@ -66,9 +67,10 @@ def test_clients_train_on_batches_of_any_container(kind: str) -> None:
     clients: list[Any] = [[(2.0, "a"), (4.0, "b")], [(8.0, "c")]]
     collate, expected, read = KINDS[kind]
     data = ClientDatasetsModule(clients, batch_size=2, collate_fn=collate, shuffle=False)
-    fit(FedAvg(1.0, executor="sequential"), module := Reading(read), data, 1)
+    callback = Federated(1.0, objective=MeasuredLoss(), executor="sequential")
+    fit(callback, module := Reading(read), data, 1)
     assert float(module.w.detach()) == pytest.approx((2 * 1.5 + 4.0) / 3, abs=1e-12)
-    assert (sorted(module.names), module.kinds) == (["a", "b", "c"], {expected})
+    assert (sorted(module.names), module.kinds) == ([*"aabbcc"], {expected})  # a loss is measured before each step
 
 
 # ---- layouts: tensors that do not lie in memory row by row keep their strides in a stack ----
