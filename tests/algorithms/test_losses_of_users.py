@@ -68,19 +68,12 @@ class Scaled(Net):
 
 
 class Penalised(Net):
-    """Its loss depends on the features, too."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
-        return super().training_step(batch, batch_idx) + 0.1 * self.features(batch[0]).square().mean()
-
-
-class Looking(Net):
-    """Looks at its logits first."""
+    """Its loss depends on the features, too, and it looks at other logits first."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         with torch.no_grad():
             self.head(self.features(batch[0]).flip(0))
-        return super().training_step(batch, batch_idx)
+        return super().training_step(batch, batch_idx) + 0.1 * self.features(batch[0]).square().mean()
 
 
 class Masked(Net):
@@ -99,7 +92,7 @@ def masked(net: Net, x: Tensor) -> Tensor:
 
 
 KINDS = {name: partial(Net, loss) for name, loss in LOSSES.items()}
-KINDS |= {"scaled": Scaled, "penalised": Penalised, "looking": Looking, "masked": Masked}
+KINDS |= {"scaled": Scaled, "penalised": Penalised, "masked": Masked}
 
 
 def client(n: int = 30) -> tuple[Tensor, Tensor]:
@@ -374,7 +367,7 @@ def test_labels_that_change_in_their_tensor_are_counted_again() -> None:
 
 
 def test_a_look_without_gradients_sees_the_logits_as_they_are() -> None:
-    class Logging(Net):
+    class Looking(Net):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             with torch.no_grad():
                 self.log("plain", F.cross_entropy(self.head(self.features(batch[0])), batch[1]))
@@ -389,7 +382,7 @@ def test_a_look_without_gradients_sees_the_logits_as_they_are() -> None:
         def on_train_end(self, trainer: Any, pl_module: Any) -> None:
             logged.update({key: float(trainer.callback_metrics[key]) for key in ("plain", "shifted")})
 
-    fit(fl.FedLC(1.0, 1.0), Logging(), x, y, Keep(), rounds=1)
+    fit(fl.FedLC(1.0, 1.0), Looking(), x, y, Keep(), rounds=1)
     shift = -(torch.tensor([15, 10, 5]).double() ** -0.25)
     assert logged["plain"] == pytest.approx(float(Net().training_step((x, y), 0)), rel=1e-6)
     assert logged["shifted"] == pytest.approx(float(step_with(Net(), x, y, shift)), rel=1e-6)

@@ -73,32 +73,6 @@ def test_candidates_are_scored_with_what_they_receive() -> None:
     assert seen.drawn == [1]
 
 
-class Ahead(parts.Synchronous):
-    """Lets clients start one further than the model that they receive."""
-
-    def start(self, task: parts.Task, received: Tensor) -> Tensor:
-        return received + 1
-
-
-def test_clients_are_measured_at_what_they_receive_wherever_they_start_and_scored_when_trained() -> None:
-    found: list[float] = []
-
-    class Measuring(parts.LocalObjective):
-        def correction(self, client: Any) -> None:
-            found.append(client.loss())
-
-    class Scoring(fl.UniformSampler):
-        def score(self, client: Any) -> float:
-            return client.loss() - 1
-
-        def take_scores(self, scores: Any) -> None:
-            found.append(scores[0])
-
-    callback = fl.Federated(schedule=Ahead(), objective=Measuring(), sampler=Scoring(1))
-    fit_clients(callback, Quadratic(1.0, start=2.0), quadratic_clients([1.0], [0.0]))
-    assert found == [2.0, -1.0]  # 2^2 / 2, and nothing when it is at 0
-
-
 def test_a_client_that_has_learnt_with_its_own_model_is_no_longer_the_worst() -> None:
     seen = Received()
     callback = fl.Local(sampler=parts.PowerOfChoice(1, 3))
@@ -123,11 +97,13 @@ ROW = torch.zeros(1, 2)
 
 @pytest.mark.parametrize("kind", [parts.ModelContrast, parts.NotTrueDistillation])
 def test_losses_compare_with_the_received_model_beside_a_mix(kind: Any) -> None:
-    """The objective asks for the received model wherever it trains from."""
+    """The objective asks for the received model, and its loss, wherever it trains from."""
     seen: list[tuple[float, float, float]] = []
 
     class Noting(kind):  # type: ignore[misc]
         def correction(self, client: Any) -> None:
+            a, c = A[client.task.client], C[client.task.client]
+            assert client.loss() == pytest.approx(a / 2 * (float(client.received) - c) ** 2, abs=1e-14)
             asked = Mock(features=ROW, logits=ROW, target=ROW[0, :1].long())
             asked.of.return_value = ROW, ROW
             super().correction(client).loss(torch.zeros(()), asked)

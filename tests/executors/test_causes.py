@@ -11,14 +11,12 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
-import pytest
 import torch
 from helpers.written import assert_as_in, messages
 from torch import Tensor, fx, nn
 from torchmetrics import MeanMetric
 
 from fl_lightning import parts
-from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.stacks.recording import Logged, MetricCall
 from fl_lightning.executors.compiler.capture import CapturedStep
 from fl_lightning.executors.compiler.check import _check_metrics_draw_nothing
@@ -79,6 +77,10 @@ CACHES = [of_cache("G['torch'].table"), of_cache("G['my'].table")]
 READS_LAST: Any = SimpleNamespace(reads_what_is_kept_by=lambda other: "last")
 READING: Any = SimpleNamespace(_read_by_data={"of_data", "other"}, _read_by_hooks={"of_hook"})
 
+READS: list[Callable[[Any], Any]] = [
+    *(bool, len, iter, str),
+    *(lambda shown: shown[0], lambda shown: 1 in shown, lambda shown: shown == 1, lambda shown: shown.name),
+]
 #: What is in the way, by what it is.
 CAUSES: dict[str, Callable[[], Any]] = {
     "a part at both ends": lambda: check_parts(ALGORITHM),
@@ -89,7 +91,7 @@ CAUSES: dict[str, Callable[[], Any]] = {
     "a decay": lambda: with_decays(torch.optim.Rprop),
     "draws of numpy": lambda: during(np.random.rand),
     "draws of torch": lambda: during(partial(torch.rand, 1)),
-    "an attribute": lambda: Unread("own").name,
+    **{f"a look of kind {kind}": partial(look, Unread("own")) for kind, look in enumerate(READS)},
     "a method of a logger": lambda: bool(_Attribute(Mock(), "1", "own").name()),
     "a metric object": of_metric,
     "a median": lambda: _OF_EVERYTHING[torch.median](torch.ones(2, requires_grad=True)),
@@ -104,15 +106,3 @@ CAUSES: dict[str, Callable[[], Any]] = {
 def test_causes_name_what_is_in_the_way(tmp_path: Path) -> None:
     calls = {name: lambda _, act=act: act() for name, act in CAUSES.items()}
     assert_as_in(Path(__file__).with_suffix(".txt"), messages(calls, tmp_path), tmp_path)
-
-
-READS: list[Callable[[Any], Any]] = [
-    *(bool, len, iter, str),
-    *(lambda shown: shown[0], lambda shown: 1 in shown, lambda shown: shown == 1),
-]
-
-
-@pytest.mark.parametrize("read", READS)
-def test_what_a_step_reads_of_what_it_is_not_shown_is_named(read: Callable[[Any], Any]) -> None:
-    with pytest.raises(CannotVectorize, match="reads `own`, which"):
-        read(Unread("own"))
