@@ -202,7 +202,7 @@ def auroc(preds: Tensor, target: Tensor, average: Average = "macro", one_class: 
     """
     check("`average`", average, Average)
     _check_one_class(one_class)
-    scores, classes = scores_and_classes(preds.detach().cpu(), target.detach().cpu())
+    scores, classes = scores_and_classes(preds.cpu(), target.cpu())
     scores = scores.double()
     present, samples = torch.unique(classes, return_counts=True)
     if len(present) < 2:
@@ -284,8 +284,8 @@ def c_index(preds: Tensor, target: Tensor) -> Tensor:
     Returns:
         A float64 scalar on the CPU; NaN if no pair is comparable.
     """
-    risk = preds.detach().cpu().flatten()
-    event, time = target.detach().cpu().unbind(1)
+    risk = preds.cpu().flatten()
+    event, time = target.cpu().unbind(1)
     # Entry (i, j) of each matrix compares sample i, which had its event first, with sample j.
     is_before = time[:, None] < time
     is_at_censoring = (time[:, None] == time) & (event == 0)

@@ -27,9 +27,9 @@ def test_a_file_takes_its_place_when_it_is_written(tmp_path: Path) -> None:
 def test_what_is_broken_off_leaves_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
     path.write_text("before")
-    with pytest.raises(RuntimeError, match="halfway"), files.atomic_file(path) as temporary:
+    with pytest.raises(OSError, match=r"^halfway$"), files.atomic_file(path) as temporary:
         temporary.write_text("half")
-        raise RuntimeError("halfway")
+        raise OSError("halfway")
     assert path.read_text() == "before"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -93,7 +93,11 @@ def test_whole_files_and_their_checksums(tmp_path: Path) -> None:
     for harmed in (content[:-9], content[:999] + bytes([content[999] ^ 1]) + content[1000:], b""):
         path.write_bytes(harmed)
         assert not files.is_whole(path)
+    for place in range(len(content) - 700, len(content), 8):  # a table of contents that asks for anything
+        path.write_bytes(content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :])
+        files.is_whole(path)
     assert not files.is_whole(tmp_path / "nowhere")
+    path.write_bytes(b"")
     # the SHA-256 of nothing
     assert files.checksum(path) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
@@ -102,10 +106,10 @@ def test_a_folder_that_cannot_be_made_is_named_with_its_argument(tmp_path: Path)
     files.make_folder("output", tmp_path / "a" / "b", "Give another.")
     assert list((tmp_path / "a" / "b").iterdir()) == []
     (tmp_path / "file").touch()
-    with pytest.raises(
-        OSError, match=rf"`output` must be a folder .* got '{tmp_path}/file': .*exists.* Give another\."
-    ):
-        files.make_folder("output", tmp_path / "file", "Give another.")
+    for folder, reason in ((tmp_path / "file", "exists"), (Path("/proc"), "No such file")):
+        words = rf"`output` must be a folder .* got '{folder}': .*{reason}.* Give another\."
+        with pytest.raises(OSError, match=words):
+            files.make_folder("output", folder, "Give another.")
 
 
 def test_the_folder_of_data_may_be_given_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,10 @@ def test_labels_that_are_ignored_do_not_count() -> None:
         (SCORES, torch.tensor([0, 1, 2])),
         (SCORES[:, 0], torch.tensor([0, 1, 2, 0])),  # one logit for three classes
         (SCORES.argmax(1), CLASSES),  # no scores
+        (CLASSES % 2, CLASSES % 2),  # no scores either, in the range of classes
+        (SCORES, 0.3 + 0.3 * torch.nn.functional.one_hot(CLASSES, 3)),  # shares that add up to 1.2
+        (SCORES, 2.0 * torch.nn.functional.one_hot(CLASSES, 3) - 1 / 3),  # shares below 0
+        (SCORES, CLASSES[:0]),
         (torch.zeros(4, 5, 5), torch.zeros(4, 5, 5, dtype=torch.long)),  # masks of images without their channel
     ],
 )
@@ -127,6 +131,8 @@ def test_auroc_counts_ties_half() -> None:
 def test_auroc_tells_very_sure_samples_apart() -> None:
     # all of these have probability 1 in float64
     assert auroc(two_class([100.0, 200.0, 150.0]), torch.tensor([0, 1, 0])).item() == 1.0
+    # the difference of two scores is no float32
+    assert auroc(torch.tensor([[1e8, 2.0], [1e8, 1.0]]), torch.tensor([1, 0])).item() == 1.0
 
 
 @pytest.mark.long
@@ -163,7 +169,7 @@ def test_auroc_averages_over_the_classes_that_occur() -> None:
 def test_auroc_of_one_class_is_nan_or_the_value_asked_for(labels: list[int]) -> None:
     scores, target = torch.zeros(len(labels), 2), torch.tensor(labels, dtype=torch.long)
     assert math.isnan(auroc(scores, target).item())
-    assert auroc(scores, target, one_class=0.0).item() == 0.0
+    assert auroc(scores, target, one_class=0.1).item() == 0.1
     assert math.isnan(auroc(two_class([0.1, math.nan]), torch.tensor([0, 1]), one_class=0.0).item())
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import html
 import re
+import struct
 from pathlib import Path
+
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from fl_lightning import partition_report
 from fl_lightning.datamodules import DigitsDataModule
 from fl_lightning.experiment import read_table
 from fl_lightning.experiment.store import ResultRows
-from fl_lightning.notebook import as_table
+from fl_lightning.notebook import Drawn, as_table
 from fl_lightning.partitioners import IIDPartitioner
 from fl_lightning.report import ReportPage
 
@@ -28,10 +32,21 @@ def test_a_table_escapes_its_cells() -> None:
 
 
 def test_a_long_table_says_how_long_it_is() -> None:
-    text = as_table([(number,) for number in range(30)])
-    assert re.findall("<td>([0-9]+)</td>", text) == [str(number) for number in (*range(10), *range(20, 30))]
-    assert "<p>30 rows" in text
+    text = as_table([(number,) for number in range(21)])
+    assert re.findall("<td>([0-9]+)</td>", text) == [str(number) for number in (*range(10), *range(11, 21))]
+    assert "<p>21 rows" in text
     assert "rows" not in as_table([(number,) for number in range(20)])
+
+
+def test_a_picture_is_cut_to_what_is_drawn(tmp_path: Path) -> None:
+    drawn = Drawn()
+    drawn.figure = Figure(figsize=(4, 2), dpi=50)
+    drawn.figure.add_artist(Rectangle((0.25, 0.25), 0.5, 0.5, linewidth=0))
+    # 2 and 1 inches, and a tenth on each side, of 100 pixels
+    assert struct.unpack(">II", drawn._repr_png_()[16:24]) == (220, 120)
+    drawn.figure.text(0.5, 0.5, "a")
+    drawn.savefig(tmp_path / "a.pdf")
+    assert b"/Type3" not in (tmp_path / "a.pdf").read_bytes()  # which publishers do not take
 
 
 def test_a_partition_is_shown_in_short() -> None:
