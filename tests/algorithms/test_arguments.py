@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -32,6 +33,14 @@ OTHERS: dict[str, Any] = {
     "module": nn.Linear(2, 1), "loader": DataLoader([1.0, 2.0]), "schedule": parts.FineTuning(),
     "objective": parts.Proximal(0.5),
 }  # fmt: skip
+#: Arguments by which an algorithm is made of other parts, and those that these parts take.
+TOGETHER = [
+    partial(fl.FedAsync, history=5, lookahead=7, max_staleness=3),
+    partial(fl.FedAsync, concurrency=3, lookahead=7, max_staleness=3),
+    *[partial(fl.FedLoRA, mode, weighting="uniform", ranks=[1, 2]) for mode in ("ffa", "svd", "stack")],
+    partial(fl.FedLoRA, "ffa", weighting="uniform"),
+    partial(fl.FedLoRA, "ffa", ranks=[1, 2], padding="counts"),
+]
 #: What most algorithms have is shown for two.
 COMMON = {each.name for each in fields(fl.AggregationCallback)}
 SHOWN_WHOLE = ("FedAvg", "FedBuff")
@@ -75,6 +84,7 @@ def lines() -> Iterator[str]:
                 except ValueError as error:
                     changes = [str(error)]
                 yield f"    {argument}={short_repr(value)}: {', '.join(changes)}"
+    yield from (repr(make().algorithm) for make in TOGETHER)
 
 
 def test_arguments_reach_their_parts(tmp_path: Path) -> None:
