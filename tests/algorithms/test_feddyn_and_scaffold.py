@@ -106,13 +106,14 @@ def test_scaffold_option_1_takes_the_full_gradient_at_the_received_model() -> No
     assert float(callback.control_variate) == pytest.approx((1.5 - 4.0) / 2, abs=1e-12)
 
 
-def test_scaffold_divides_by_the_learning_rates_that_were_used() -> None:
-    class Halved(Quadratic):
-        def configure_optimizers(self) -> Any:
-            optimizer = super().configure_optimizers()
-            schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-            return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+class Halved(Quadratic):
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
+
+def test_scaffold_divides_by_the_learning_rates_that_were_used() -> None:
     # learning rates 0.4 and 0.2 from w = 1 to the optimum's 0: y = 0.6 * 0.8 = 0.48, c_k = (1 - 0.48) / 0.6
     callback = Scaffold(1, local_steps=2)
     fit_quadratic(callback, Halved(0.4, start=1.0), quadratic_clients([1.0], [0.0]), rounds=1)
@@ -122,6 +123,10 @@ def test_scaffold_divides_by_the_learning_rates_that_were_used() -> None:
 class WithMomentum(Quadratic):
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.5)
+
+
+class HalvedWithMomentum(Halved, WithMomentum):
+    pass
 
 
 def test_scaffold_divides_by_the_reach_of_steps_with_momentum() -> None:
@@ -135,10 +140,13 @@ def test_scaffold_warns_of_another_momentum_than_the_optimizers() -> None:
     clients = quadratic_clients([1.0], [0.0])
     with pytest.warns(UserWarning, match=r"`momentum=0\.0`, but the module has SGD with momentum=0\.5"):
         fit_quadratic(Scaffold(1), WithMomentum(0.1), clients, rounds=1)
+    with pytest.warns(UserWarning, match=r"`momentum=0\.5`, and a scheduler with interval='step'"):
+        fit_quadratic(Scaffold(1, momentum=0.5), HalvedWithMomentum(0.1), clients, rounds=1)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Scaffold has")
         fit_quadratic(Scaffold(1, momentum=0.5), WithMomentum(0.1), clients, rounds=1)
-        fit_quadratic(Scaffold(1, option=1), WithMomentum(0.1), clients, rounds=1)
+        fit_quadratic(Scaffold(1), Halved(0.1), clients, rounds=1)
+        fit_quadratic(Scaffold(1, option=1), HalvedWithMomentum(0.1), clients, rounds=1)
 
 
 def test_weighted_control_variates_with_one_client_a_round() -> None:

@@ -200,6 +200,13 @@ def centrally(folder: Path) -> None:
     quiet_trainer(max_epochs=2).fit(Evaluated(), datamodule=data, ckpt_path=path)
 
 
+def from_central(folder: Path) -> None:
+    trainer = quiet_trainer(max_epochs=1)
+    trainer.fit(Linear(), datamodule=table())
+    trainer.save_checkpoint(folder / "central.ckpt")
+    fit(fl.FedAvg(2), Linear(), table(), 2, ckpt_path=folder / "central.ckpt")
+
+
 class WithRate(Quadratic):
     """Has another rate, and perhaps a hyperparameter more."""
 
@@ -263,6 +270,7 @@ RUNS: dict[str, Callable[[Path], Any]] = {
         modules=(WithOptimizer(torch.optim.AdamW), WithOptimizer(torch.optim.SGD)),
     ),
     "no algorithm": centrally,
+    "no algorithm before": from_central,
     "other numbers": of(FEDAVG, partial(fl.FedAvg, 3, local_epochs=2)),
     "other speeds": of(partial(fl.FedAsync, 2, speeds=[1, 2, 3]), partial(fl.FedAsync, 2, speeds=[1, 2, 4])),
     "the same speeds": of(partial(fl.FedAsync, 2, speeds=[1, 2, 3]), partial(fl.FedAsync, 2, speeds=[1, 2, 3])),
@@ -286,7 +294,7 @@ RUNS: dict[str, Callable[[Path], Any]] = {
 
 def test_what_is_refused_and_what_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def told() -> list[str]:
-        lines = [text for text in caplog.messages if " -> " in text or "Seed" in text]
+        lines = [text for text in caplog.messages if any(each in text for each in (" -> ", "Seed", "no state"))]
         caplog.clear()
         return lines
 
