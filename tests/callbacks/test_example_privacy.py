@@ -174,7 +174,7 @@ def test_epsilon_counts_local_epochs_of_the_busiest_client(tmp_path: Path) -> No
     assert state == {"epochs": {8.0: {0: 12, 1: 12, 2: 12}}, "rounds": 4, "epsilon": spent, "delta": 1e-5}
     # four rounds of three epochs: one Gaussian mechanism each, which together are one with z / sqrt(12)
     assert spent == pytest.approx(epsilon_of([(Mechanism(8.0 / math.sqrt(12), 1.0), 1)], 1e-5), rel=0.01)
-    assert float(trainer.callback_metrics["fed/example_epsilon"]) == pytest.approx(spent)
+    assert float(trainer.progress_bar_metrics["fed/example_epsilon"]) == pytest.approx(spent)
     assert float(trainer.callback_metrics["fed/example_delta"]) == pytest.approx(1e-5)
     kept = tmp_path / "after_two.ckpt"
     run(2)[1].save_checkpoint(kept)

@@ -328,7 +328,10 @@ def test_what_a_metric_object_returns_for_a_batch_is_logged(executor: Any, how: 
     class Returned(Numbers):
         def __init__(self) -> None:
             super().__init__()
-            self.metric, self.other = MeanMetric(), MeanMetric()
+            self.metric, self.other, self.later = MeanMetric(), MeanMetric(), MeanMetric()
+
+        def on_train_batch_end(self, *_: Any) -> None:
+            self.log("later", self.later(7.0), on_step=True, on_epoch=False)
 
         def record(self, value: Tensor, batch_idx: int) -> None:
             self.log("returned", self.metric(value), on_step=True, on_epoch=True)
@@ -339,6 +342,7 @@ def test_what_a_metric_object_returns_for_a_batch_is_logged(executor: Any, how: 
     trainer = train_federatedly(Returned(), CLIENTS, algorithm=FedAvg(1.0, executor=executor), **options)
     for name in ("returned_step", "object_step"):
         assert sorted(value for _, value in memory.values(name)) == sorted(BATCH_MEANS)
+    assert [value for _, value in memory.values("later")] == [7.0] * 5
     assert number(trainer, "object_epoch") == pytest.approx(24 / 5)  # it weights batches alike
     assert (number(trainer, "returned_epoch"), trainer.fit_loop.executor.describe()) == (31 / 8, how)  # type: ignore[attr-defined]
 

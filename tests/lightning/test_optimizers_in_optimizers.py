@@ -42,6 +42,18 @@ class Around(torch.optim.Optimizer):
         return self.optimizer.step(closure)
 
 
+class InList(Around):
+    """Has its optimizer in a list, behind another one."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(optimizer)
+        self.all = [torch.optim.SGD([torch.zeros(1)], lr=1.0), optimizer]
+        del self.optimizer, self.fast_state
+
+    def step(self, closure: Any = None) -> Any:
+        return self.all[1].step(closure)
+
+
 @torch.no_grad()
 def descend(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for parameter in optimizer.param_groups[0]["params"]:
@@ -104,6 +116,7 @@ class OnCopies(torch.optim.Optimizer):
 OPTIMIZERS = {
     "wrapped": lambda p: Wrapping(p, lr=1.0, momentum=0.9),
     "around": lambda p: Around(torch.optim.SGD(p, lr=1.0, momentum=0.9)),
+    "in a list": lambda p: InList(torch.optim.SGD(p, lr=1.0, momentum=0.9)),
     "on copies": lambda p: OnCopies(p, lr=1.0, momentum=0.9),
     "attributes": lambda p: Slowing(p, lr=1.0),
     "options": lambda p: Counting(p, lr=1.0),

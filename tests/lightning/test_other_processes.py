@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers.toys import quiet_trainer
 
-from fl_lightning import ClientMetrics, FedAvg, PersonalParameters, TensorDataModule
+from fl_lightning import ClientMetrics, ExamplePrivacy, FedAvg, PersonalParameters, TensorDataModule
 from fl_lightning.models import LogisticRegressionClassifier
 
 
@@ -16,7 +16,8 @@ def test_what_stays_in_processes_that_end_is_told_and_not_sync_dist(capfd: pytes
     torch.manual_seed(0)
     clients = [(torch.randn(8, 4), torch.randint(3, (8,))) for _ in range(2)]
     metrics, federated = ClientMetrics(), FedAvg(1.0, seed=0, exchange=PersonalParameters("*bias"))
-    trainer = quiet_trainer(max_epochs=1, callbacks=[federated, metrics], strategy="ddp_fork", devices=2)
+    callbacks = [federated, metrics, ExamplePrivacy(1.0, noise_multiplier=1.0, delta=0.01)]
+    trainer = quiet_trainer(max_epochs=1, callbacks=callbacks, strategy="ddp_fork", devices=2)
     module, data = LogisticRegressionClassifier(4, 3), TensorDataModule(clients=clients, val=clients)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
