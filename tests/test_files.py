@@ -107,8 +107,7 @@ def test_a_folder_that_cannot_be_made_is_named_with_its_argument(tmp_path: Path)
     assert list((tmp_path / "a" / "b").iterdir()) == []
     (tmp_path / "file").touch()
     for folder, reason in ((tmp_path / "file", "exists"), (Path("/proc"), "No such file")):
-        words = rf"`output` must be a folder .* got '{folder}': .*{reason}.* Give another\."
-        with pytest.raises(OSError, match=words):
+        with pytest.raises(OSError, match=rf"`output` must be a folder .* got '{folder}': .*{reason}.* Give another\."):
             files.make_folder("output", folder, "Give another.")
 
 

@@ -125,10 +125,6 @@ class WithMomentum(Quadratic):
         return torch.optim.SGD(self.parameters(), lr=self.lr, momentum=0.5)
 
 
-class HalvedWithMomentum(Halved, WithMomentum):
-    pass
-
-
 def test_scaffold_divides_by_the_reach_of_steps_with_momentum() -> None:
     # gradients 1 and .9 move w from 1 to .9 and .76. The first counts 1.5 times: (1.5 * 1 + 1 * .9) / 2.5
     callback = Scaffold(1, local_steps=2, momentum=0.5)
@@ -137,16 +133,16 @@ def test_scaffold_divides_by_the_reach_of_steps_with_momentum() -> None:
 
 
 def test_scaffold_warns_of_another_momentum_than_the_optimizers() -> None:
-    clients = quadratic_clients([1.0], [0.0])
+    clients, both = quadratic_clients([1.0], [0.0]), type("Both", (Halved, WithMomentum), {})
     with pytest.warns(UserWarning, match=r"`momentum=0\.0`, but the module has SGD with momentum=0\.5"):
         fit_quadratic(Scaffold(1), WithMomentum(0.1), clients, rounds=1)
     with pytest.warns(UserWarning, match=r"`momentum=0\.5`, and a scheduler with interval='step'"):
-        fit_quadratic(Scaffold(1, momentum=0.5), HalvedWithMomentum(0.1), clients, rounds=1)
+        fit_quadratic(Scaffold(1, momentum=0.5), both(0.1), clients, rounds=1)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Scaffold has")
         fit_quadratic(Scaffold(1, momentum=0.5), WithMomentum(0.1), clients, rounds=1)
         fit_quadratic(Scaffold(1), Halved(0.1), clients, rounds=1)
-        fit_quadratic(Scaffold(1, option=1), HalvedWithMomentum(0.1), clients, rounds=1)
+        fit_quadratic(Scaffold(1, option=1), both(0.1), clients, rounds=1)
 
 
 def test_weighted_control_variates_with_one_client_a_round() -> None:
