@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.values import check_expected_messages
+from helpers.values import check_encodings, check_expected_messages
 from lightning.fabric.utilities import registry
 from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultMetric
 from torch._dynamo import guards
@@ -33,6 +33,7 @@ for logger in logging.root.manager.loggerDict.values():
 
 
 check_expected_messages()
+check_encodings()
 
 
 def pytest_collection_finish() -> None:

@@ -34,7 +34,7 @@ from fl_lightning.experiment.search import Point, Search, SearchKind, choice_of,
 from fl_lightning.experiment.store import Store
 from fl_lightning.experiment.table_file import read_yaml
 from fl_lightning.files import make_folder
-from fl_lightning.settings import Finite, PathLike, check
+from fl_lightning.settings import Finite, PathLike, Positive, check
 from fl_lightning.shipped import find_file
 from fl_lightning.words import duration, enumeration, quantity
 
@@ -260,10 +260,10 @@ class _ProgramJob(CellJob):
             "WANDB_RUN_ID": self.cell.id,
             "WANDB_RUN_GROUP": self.cell.data,
         }
-        with self.log.open("w") as log:
+        with self.log.open("wb") as log:
             code = subprocess.call(self.command, env=environment, stdout=log, stderr=log)
         if code:
-            lines = self.log.read_text().strip().splitlines()
+            lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             raise RuntimeError(f"exit code {code}: {lines[-1] if lines else 'no output'}")
         score = _best_logged(logs, self.cell.config["metric"], self.mode)
         self.check_claim()
@@ -348,7 +348,7 @@ def _range(name: str, low: Any, high: Any, others: Mapping[Any, Any]) -> Any:
         case "int_uniform":
             return IntDistribution(int(low), int(high))
         case "q_uniform":
-            return FloatDistribution(low, high, step=float(others.get("q", 1.0)))
+            return FloatDistribution(low, high, step=float(check(f"`{name}.q`", others.get("q", 1.0), Positive)))
         case "log_uniform_values":
             return FloatDistribution(low, high, log=True)
     return FloatDistribution(low, high)

@@ -35,11 +35,11 @@ def on_two_processes(work: Callable[[], Any], folder: Path, seconds: float | Non
         try:
             torch.save(work(), folder / f"rank-{rank}.pt")
         except BaseException:
-            (folder / f"rank-{rank}.txt").write_text(traceback.format_exc())
+            (folder / f"rank-{rank}.txt").write_text(traceback.format_exc(), encoding="utf-8")
             raise
 
     if any(on_ranks(save, 2, seconds)):
-        raise RuntimeError("\n".join(path.read_text() for path in sorted(folder.glob("rank-*.txt"))))
+        raise RuntimeError("\n".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("rank-*.txt"))))
     first = torch.load(folder / "rank-0.pt", weights_only=True)
     second = torch.load(folder / "rank-1.pt", weights_only=True)
     return first, second

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from experiment.conftest import run_here
 from helpers.small_table import small
+from helpers.written import assert_as_in, told
 
 from fl_lightning.experiment import run_table, runner
-from fl_lightning.experiment.engines import Engine, start_slurm
+from fl_lightning.experiment.engines import Engine, start_engine, start_slurm
 
 
 @pytest.mark.parametrize("cluster", ["debug", pytest.param("local", marks=pytest.mark.long)])
@@ -102,26 +105,30 @@ def test_ray_runs_a_table_while_a_node_is_killed(tmp_path: Path) -> None:
     assert not list(out.glob("cells/*/claim*"))
 
 
-@pytest.mark.parametrize(
-    ("output", "options"),
-    [
-        ("out", {"engine": "dask"}),
-        ("out", {"engine_options": {"num_gpus": 1}}),
-        ("out", {"engine": "slurm", "devices": [0]}),
-        ("out", {"engine": "ray", "workers": 0}),
-        ("s3://bucket/out", {}),
-        (Path("s3://bucket/out"), {}),
-        ("out", {"workers": 0, "cell_timeout": 1.0}),
-        ("out", {"workers": 0, "memory_limit": 1.0}),
-        ("out", {"console": 3}),
-        (3, {}),
-    ],
-)
-def test_what_cannot_work_is_an_error_that_names_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: Any, options: dict[str, Any]
-) -> None:
+REFUSED: list[tuple[Any, dict[str, Any]]] = [
+    ("out", {"engine": "dask"}),
+    ("out", {"engine_options": {"num_gpus": 1}}),
+    ("out", {"engine": "slurm", "devices": [0]}),
+    ("out", {"devices": []}),
+    ("out", {"engine": "ray", "workers": 0}),
+    ("s3://bucket/out", {}),
+    (Path("s3://bucket/out"), {}),
+    ("out", {"workers": 0, "cell_timeout": 1.0}),
+    ("out", {"workers": 0, "memory_limit": 1.0}),
+    ("out", {"workers": -1}),
+    ("out", {"checkpoint_seconds": -1}),
+    ("out", {"retries": 0.5}),
+    ("out", {"console": 3}),
+    (3, {}),
+]
+
+
+def test_what_cannot_work_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    name = list(options or {"output": None})[-1]
-    with pytest.raises((TypeError, ValueError), match=f"`{name}`"):
-        run_table(small(), output, **options)
+    lines = [told(partial(run_table, small(), output, **options), tmp_path) for output, options in REFUSED]
     assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="`engine_options`: Parameter 'gpus' need"):
+        start_slurm(print, 1, tmp_path, {"cluster": "debug", "gpus": 1})
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    lines.append(told(lambda: start_engine("slurm", print, 1, tmp_path, {}), tmp_path))
+    assert_as_in(Path(__file__).with_name("test_engines.txt"), lines, tmp_path)

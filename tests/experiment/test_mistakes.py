@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from helpers.by_client import table_of_clients
 from helpers.small_table import small, spec, with_data, with_methods
-from helpers.written import assert_as_in, told
+from helpers.written import all_told, assert_as_in, told
 
 from fl_lightning.experiment import read_table
 from fl_lightning.experiment.check import refuse_mistakes
@@ -225,28 +225,41 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
 )
 
 
+FILES = [
+    "- 1\n",
+    "base: personal_fashon\n",
+    "base: 3\n",
+    "base: t.yaml\n",
+    "include: [t.yaml]\n",
+    "include: {grid: 3}\n",
+    "baselines: {clients_per_round: 2}\nmethods: [FedAvg]\n",
+    b"name: a\nmodel: \xff",
+    "a: 1\nb: " + "[" * 500,
+    "a: &a [*a]",
+    "a: 1\nb: !!binary aGVsbG8=",
+    BOMB,
+]
+
+
+def test_mistakes_of_a_file_are_named(tmp_path: Path) -> None:
+    def read(content: str | bytes, folder: Path) -> object:
+        (folder / "t.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
+        return read_table(folder / "t.yaml")
+
+    lines = all_told([partial(read, content) for content in FILES], tmp_path)
+    assert_as_in(FILE.with_name("mistakes_of_files.txt"), lines, tmp_path)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a: 1\nb: [1\nc: 2\n", "line 3, column 2"),
+        ("a: 1\nb: [1\nc: 2\n", r"(?s)t\.yaml must be YAML: .*line 3, column 2"),
         ("a: 1\nb: {c: 1}\na: 3\n", "key a\n.*line 3"),
         ('name: "${ lr"\n', "YAML"),
-        ("- 1\n", r"t\.yaml .*got \[1\]"),
-        ("base: nowhere.yaml\n", r"nowhere\.yaml"),
-        ("base: personal_fashon\n", "Did you mean personal_fashion"),
-        ("base: 3\n", "`base` .*got 3"),
-        ("base: t.yaml\n", r"t\.yaml is its own `base`"),
-        ("include: [t.yaml]\n", "`include` .*got "),
-        ("include: {grid: 3}\n", "`include` .*got 3"),
-        ("baselines: {clients_per_round: 2}\nmethods: [FedAvg]\n", "`methods` .*got "),
-        (b"name: a\nmodel: \xff", r"t\.yaml .*line 2.*0xff"),
-        ("a: 1\nb: " + "[" * 500, r"t\.yaml, line 2: entries are nested"),
-        ("a: &a [*a]", r"t\.yaml .*contains itself"),
-        ("a: 1\nb: !!binary aGVsbG8=", r"t\.yaml, line 2: bytes"),
-        (BOMB, r"t\.yaml, line 5: .*100,000 entries"),
+        ("base: nowhere.yaml\n", r"There is no table nowhere\.yaml\. There are compression, .*, t\.yaml\."),
     ],
 )
-def test_mistakes_of_a_file_are_named(tmp_path: Path, content: str | bytes, message: str) -> None:
-    (tmp_path / "t.yaml").write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises((OSError, TypeError, ValueError), match=message):
+def test_mistakes_of_a_file_that_other_libraries_find_are_named(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "t.yaml").write_text(content)
+    with pytest.raises((OSError, ValueError), match=message):
         read_table(tmp_path / "t.yaml")

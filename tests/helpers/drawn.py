@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import AxLine, Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
+from matplotlib.ticker import MaxNLocator
 
 
 def drawn(figure: Figure) -> list[str]:
@@ -26,16 +27,18 @@ def drawn(figure: Figure) -> list[str]:
             continue
         titles = [axes.get_title(loc=place) for place in ("left", "center", "right")]  # type: ignore[arg-type]
         sides = [side for side, spine in axes.spines.items() if spine.get_visible()]
-        lines.append(f"axes {titles} in {axes.title.get_fontsize():g} between {sides}")
+        hidden = (axes._left_title, axes.title, axes._right_title)  # type: ignore[attr-defined]
+        sizes = _numbers(title.get_fontsize() for title in hidden)
+        lines.append(f"axes {titles} in {sizes} between {sides}, ticks below {axes.get_axisbelow()}")
         lines += [f"  {_axis(axes.xaxis)}", f"  {_axis(axes.yaxis)}"]
-        hidden = (axes.patch, axes.title, axes._left_title, axes._right_title)  # type: ignore[attr-defined]
-        lines += [f"  {_artist(each)}" for each in axes.get_children() if each not in hidden]
+        lines += [f"  {_artist(each)}" for each in axes.get_children() if each not in (axes.patch, *hidden)]
     for legend in [*figure.legends, *filter(None, (axes.get_legend() for axes in figure.axes))]:
         names = [text.get_text() for text in legend.get_texts()]
         frame = "framed" if legend.get_frame_on() else "without frame"
         [size] = {text.get_fontsize() for text in legend.get_texts()}
         place = f"{legend._loc} {legend._outside_loc} {frame}"  # type: ignore[attr-defined]
-        columns = f"{legend._ncols} columns"  # type: ignore[attr-defined]
+        box = f" at {_numbers(legend._bbox_to_anchor._bbox.bounds)}" if legend._bbox_to_anchor else ""  # type: ignore[attr-defined]
+        columns = f"{legend._ncols} columns {legend.columnspacing:g} apart{box}"  # type: ignore[attr-defined]
         lines.append(f"legend {legend.get_title().get_text()!r} {names} {place} of {columns} in {size:g}")
         lines += [f"  {_artist(each)}" for each in legend.legend_handles]
     return [line for line in lines if line.strip()]
@@ -54,7 +57,18 @@ def _axis(axis: Axis) -> str:
     shown = [label.get_text() for label in axis.get_ticklabels()]
     ends = _numbers(axis.get_view_interval())
     looks = sorted({(label.get_fontsize(), label.get_rotation()) for label in axis.get_ticklabels()})
-    return f"{axis.get_label_text()!r} {ends} {shown} in {looks} as {axis.get_major_formatter()(0.5)!r}"
+    tick = axis.majorTicks[0] if axis.majorTicks else axis.get_major_ticks(1)[0]
+    grid = f" grid {to_hex(tick.gridline.get_color())}" if tick.gridline.get_visible() else ""
+    marks = f"{tick.tick1line.get_markersize():g} long{grid}{_places(axis.get_major_locator())}"
+    return f"{axis.get_label_text()!r} {ends} {shown} in {looks} as {axis.get_major_formatter()(0.5)!r} {marks}"
+
+
+def _places(locator: Any) -> str:
+    """Return how ticks are placed, unless that is matplotlib's default or their places are given."""
+    if type(locator) is not MaxNLocator:
+        return ""
+    most, steps, least = locator._nbins, _numbers(locator._steps), locator._min_n_ticks  # type: ignore[attr-defined]
+    return f" {least} to {most} at {steps} whole {locator._integer}"  # type: ignore[attr-defined]
 
 
 def _artist(artist: Any) -> str:
@@ -72,10 +86,12 @@ def _artist(artist: Any) -> str:
         return f"bar {_numbers(artist.get_bbox().bounds)} {to_hex(artist.get_facecolor())} edge {edge} {rest}"
     if isinstance(artist, Collection):
         points = " ".join(_numbers(np.ravel(each.vertices)) for each in artist.get_paths())
-        return f"area {points} {[*map(to_hex, (*artist.get_facecolor(), *artist.get_edgecolor()))]} {rest}"
+        colors = [*map(to_hex, (*artist.get_facecolor(), *artist.get_edgecolor()))]
+        return f"area {points} {colors} {_numbers(artist.get_linewidth())} {rest}"
     if isinstance(artist, Text):
         place = f"{_numbers(artist.get_position())} {artist.get_ha()} {artist.get_va()}"
-        return f"text {artist.get_text()!r} {place} in {artist.get_fontsize():g} {rest}"
+        looks = f"{artist.get_fontsize():g} {artist.get_color()} {artist.get_weight()} turned {artist.get_rotation():g}"
+        return f"text {artist.get_text()!r} {place} in {looks} {rest}"
     return ""
 
 

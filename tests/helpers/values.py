@@ -1,9 +1,12 @@
-"""A message must not show ``None`` in place of a value."""
+"""A message must not show ``None`` in place of a value, and a text has the same bytes on all systems."""
 
 from __future__ import annotations
 
+import io
 import os
 import re
+import sys
+from pathlib import Path
 from typing import Any
 
 from _pytest.raises import RaisesExc
@@ -11,6 +14,7 @@ from _pytest.recwarn import WarningsChecker
 
 #: ``None``, but for that of an argument in a repr, and for what a sentence says of arguments.
 _NO_VALUE = re.compile(r"(?<!=)(?<!\bis )(?<!\bor )\bNone\b(?! for all)")
+_PACKAGE = f"{Path(__file__).parents[2] / 'fl_lightning'}{os.sep}"
 
 
 def assert_values(message: str, expected: object = "") -> None:
@@ -37,3 +41,16 @@ def check_expected_messages() -> None:
 
     RaisesExc.__exit__ = after_error  # type: ignore[method-assign]
     WarningsChecker.__exit__ = after_warnings  # type: ignore[method-assign]
+
+
+def check_encodings() -> None:
+    """Let the package open no text without an encoding, which would be another one on another system."""
+    choose = io.text_encoding
+
+    def text_encoding(encoding: Any, stacklevel: int = 2) -> str:
+        # The frame before this one is that of a method of ``Path``.
+        caller = sys._getframe(2).f_code.co_filename
+        assert encoding is not None or not caller.startswith(_PACKAGE), f"{caller} opens a text without an encoding"
+        return choose(encoding, stacklevel)
+
+    io.text_encoding = text_encoding  # type: ignore[assignment]

@@ -58,6 +58,10 @@ class WithFeatures(Eight):
     categorical_features = np.stack([LABELS, np.repeat([5, 9], 4)], axis=1)
 
 
+class WithNames(WithFeatures):
+    categorical_names = ("soil", "place")
+
+
 def ready(datamodule: FederatedDataModule) -> FederatedDataModule:
     datamodule.prepare_data()
     datamodule.setup()
@@ -117,10 +121,11 @@ def test_sets_by_client_and_of_no_client() -> None:
     ("datamodule", "given", "names"),
     [
         (WithFeatures(), None, ("0", "1")),
+        (WithNames(), None, ("soil", "place")),
         (Eight(), WithFeatures.categorical_features, ("0", "1")),
         (WithFeatures(), {"mixed": LABELS, "own": np.repeat([True, False], 4)}, ("mixed", "own")),
     ],
-    ids=["from the data module", "array", "by name"],
+    ids=["from the data module", "with their names", "array", "by name"],
 )
 def test_skew_of_categorical_features(datamodule: Eight, given: Any, names: tuple[str, str]) -> None:
     report = partition_report(ready(datamodule), features=given)

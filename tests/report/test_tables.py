@@ -20,7 +20,7 @@ from fl_lightning.report import experiment_report, figures, tables
 from fl_lightning.report.drawing import style_of_column
 from fl_lightning.report.notes import power_sentences, warnings_of
 from fl_lightning.report.page import Table, is_bold, plain
-from fl_lightning.report.reference import reference_table
+from fl_lightning.report.reference import reference_sentence, reference_table
 from fl_lightning.report.results import Results, read_results
 
 ALL_WORSE = [-1, -2, -3, -4, -5, -6]
@@ -426,3 +426,14 @@ def test_all_differences_from_the_table_of_reference_are_told(tmp_path: Path) ->
         ["digits", "rounds", "6", "4"],
         ["FedAvg", "callback.clients_per_round", "3", "2"],
     ]
+    six = {f"d{number}": own["data"]["digits"] for number in range(6)}
+    own |= {"data": six, "reference": small(data=six), "reproduces": "A & B, Table 2"}
+    results = replace(results, table=asdict(read_table(own)))
+    assert reference_sentence(results) == (
+        "The settings are not those of A & B, Table 2: seeds: 2 of 1; rounds: 6 of 4 (d0, d1, d2, d3 and 2 more); 1 "
+        "other setting. No number here is a reproduction of one there. All differences are listed below."
+    )
+    assert reference_sentence(results) in warnings_of(results)
+    found = reference_table(results)
+    assert rows(found)[1][0] == "all data sets"
+    assert found is not None and found.caption == "Settings that are not those of A & B, Table 2."
