@@ -396,8 +396,9 @@ def read_results(folder: str | os.PathLike[str]) -> Results:
         if "among" not in read.table:
             raise ValueError("table.json is of a version whose tables did not name the model that is scored")
     except (csv.Error, ValueError) as error:
+        what = str(error).rstrip(".")
         raise ValueError(
-            f"results.csv, table.json and tuning.csv in {folder} must be whole: {error}. Run the table again; it "
+            f"results.csv, table.json and tuning.csv in {folder} must be whole: {what}. Run the table again; it "
             "writes these files again."
         ) from error
     if not read.data:

@@ -7,6 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from typing import Any
 import pytest
 from helpers.drawn import read
 from helpers.small_table import small
-from helpers.written import assert_as_in
-from helpers.written_results import write_results
+from helpers.written import assert_as_in, messages
+from helpers.written_results import GAPS, write_results
 from rich.console import Console
 
 from fl_lightning.command import main
@@ -128,6 +129,36 @@ def test_the_page_holds_all_it_needs(tmp_path: Path) -> None:
     assert_as_in(HERE / "everything.txt", shown(tmp_path / "out"), tmp_path)
 
 
+def write_errors(folder: Path) -> None:
+    """Write results of errors that are minimised, in three folds, with large ones, a single run and many clients."""
+    theirs = {name: {"runs": 3, "scores": {"RADFed": {"score": 0.4, "sd": 0.1}}} for name in ("Paper", "Report")}
+    write_results(folder, published=theirs, paper={"Never": 1.0, "RADFed": -2.0}, mode="min", targets=[0.42])
+    table, results = folder / "table.json", folder / "results.csv"
+    write_json(table, {**json.loads(json.dumps(read_json(table)).replace("_acc", "_mse")), "folds": [0, 1, 2]})
+    # The errors of the second data set are large, and differ by little; the third method has one run of the first.
+    change(results, lambda row: {"score": 1000 + 1e-6 * int(row["seed"])} if row["data"] == "hard" else {})
+    [*lines, _] = results.read_text().splitlines()
+    lines += [line.replace(",RADFed,", ",Never,") for line in lines if line.startswith("easy,RADFed,1,1")]
+    results.write_text("\n".join(line for line in lines if not line.startswith(("hard,FedAvg,1", "hard,RADFed,1"))))
+    many = [f"{client},1,0.5" for client in range(101)]
+    for cell, clients in (("easy-RADFed-0", many), ("hard-FedAvg-0", many[:2]), ("hard-RADFed-0", many[1:3])):
+        (folder / "cells" / cell / "clients.csv").write_text("\n".join(["client,samples,test_mse", *clients]))
+    curve = "\n".join(f"{number},{1 / number},5,{20 * number},0.1" for number in range(1, 31))
+    for path in folder.glob("cells/easy-*/curve.csv"):
+        path.write_text(f"round,val_mse,fed/clients,fed/models_sent,fed/divergence\n{curve}")
+    (folder / "tuning.csv").write_text(
+        'data,method,values,val,chosen,error\neasy,RADFed,"{""mu"": 1}",0.25,yes,\nhard,Never,{},,no score,E: x\n'
+    )
+
+
+def test_the_page_of_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Gaps of nine runs in three folds: 2, 5 and 5 with mean 4, so that the second fold is the first of the nearest.
+    monkeypatch.setitem(GAPS, "easy", [1, 2, 3, 4, 5, 6, 4, 5, 6])
+    write_errors(tmp_path)
+    experiment_report(tmp_path)
+    assert_as_in(HERE / "errors.txt", shown(tmp_path / "report"), tmp_path)
+
+
 def test_the_report_of_a_run_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = small(seeds=[0, 1])
     table["methods"]["FedAvg"]["tune"] = {"lr": [0.003, 0.01]}
@@ -151,21 +182,29 @@ def test_the_report_of_a_run_on_the_command_line(tmp_path: Path, capsys: pytest.
     assert "`results` must hold results.csv and table.json, and " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("old", "new"), [(",0.51,", ",0.5x,"), ("easy,RADFed,0,", "easy,RADFed,?,"), (",0.51,", "\n")])
-def test_damaged_results_are_named(tmp_path: Path, old: str, new: str) -> None:
-    write_results(tmp_path)
-    results = tmp_path / "results.csv"
-    results.write_text(results.read_text().replace(old, new, 1))
-    with pytest.raises(ValueError, match=r"results\.csv, .* must be whole"):
-        experiment_report(tmp_path)
+DAMAGED = {
+    "a score": ("results.csv", ",0.51,", ",0.5x,"),
+    "a fold": ("results.csv", "easy,RADFed,0,", "easy,RADFed,?,"),
+    "half a row": ("results.csv", ",0.51,", "\n"),
+    "no score": ("results.csv", r"finished,[\d.-]+", "finished,"),
+    "another version": ("table.json", '"among"', '"amid"'),
+    "half a curve": ("cells/easy-RADFed-0/curve.csv", ",60,", ","),
+    "a curve": ("cells/easy-RADFed-0/curve.csv", ",60,", ",x,"),
+    "no results": ("results.csv", None, ""),
+}
 
 
-def test_results_without_a_finished_run(tmp_path: Path) -> None:
-    write_results(tmp_path)
-    lines = (tmp_path / "results.csv").read_text().splitlines()
-    (tmp_path / "results.csv").write_text("\n".join([lines[0], lines[-1]]) + "\n")
-    with pytest.raises(ValueError, match=r"No run in .* has a finite score"):
-        experiment_report(tmp_path)
+def test_damaged_results_are_named(tmp_path: Path) -> None:
+    def damage(file: str, old: str | None, new: str, folder: Path) -> None:
+        write_results(folder)
+        text = (folder / file).read_text()
+        (folder / file).rename(folder / "kept")
+        if old is not None:
+            (folder / file).write_text(re.sub(old, new, text))
+        experiment_report(folder)
+
+    lines = messages({name: partial(damage, *how) for name, how in DAMAGED.items()}, tmp_path)
+    assert_as_in(HERE / "damaged.txt", lines, tmp_path)
 
 
 def test_a_column_without_a_finite_value_is_told(written: Results, tmp_path: Path) -> None:

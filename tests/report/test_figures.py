@@ -28,16 +28,6 @@ def test_runs_of_different_lengths_are_aligned_by_their_rounds(tmp_path: Path, m
     assert text.endswith(", where all runs of a line have values")
 
 
-def test_the_representative_fold_stands_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # gaps of the folds: 2, 5 and 5 with mean 4, so that the second one is the first of the nearest
-    monkeypatch.setitem(GAPS, "easy", [1, 2, 3, 4, 5, 6, 4, 5, 6])
-    results = write_results(tmp_path)
-    assert figures.representative_fold(results, "easy") == 1
-    axes = figures.draw_spread(results, "easy").axes[0]
-    marks = [line for line in axes.lines if line.get_linestyle() == "None"]
-    assert sum(len(mark.get_xdata()) for mark in marks if mark.get_alpha() == 1) == 6
-
-
 def test_a_method_has_one_colour_in_all_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     results = write_results(tmp_path)
     _, curve = figures.draw_curves(results, EASY, "val_acc", "easy")[0].axes[0].lines
