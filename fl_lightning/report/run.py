@@ -161,7 +161,7 @@ def _read(log_dir: LogFolders) -> pd.DataFrame:
         counter = min(counters, key=len, default="epoch")
         prefix = counter.removesuffix("epoch").removesuffix("round")
         logs.append(log.rename(columns={name: name.removeprefix(prefix) for name in log.columns}))
-    return pd.concat(logs, ignore_index=True).fillna("")
+    return pd.concat(logs).fillna("")
 
 
 def _unit(log: pd.DataFrame) -> str:

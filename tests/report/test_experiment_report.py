@@ -132,7 +132,7 @@ def test_the_page_holds_all_it_needs(tmp_path: Path) -> None:
 def write_errors(folder: Path) -> None:
     """Write results of errors that are minimised, in three folds, with large ones, a single run and many clients."""
     theirs = {name: {"runs": 3, "scores": {"RADFed": {"score": 0.4, "sd": 0.1}}} for name in ("Paper", "Report")}
-    write_results(folder, published=theirs, paper={"Never": 1.0, "RADFed": -2.0}, mode="min", targets=[0.42])
+    write_results(folder, published=theirs, paper={"Never": 1.0, "RADFed": -2.0}, mode="min", targets=[0.42], stand_in="Drawn.")
     table, results = folder / "table.json", folder / "results.csv"
     write_json(table, {**json.loads(json.dumps(read_json(table)).replace("_acc", "_mse")), "folds": [0, 1, 2]})
     # The errors of the second data set are large, and differ by little; the third method has one run of the first.
