@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -99,6 +100,21 @@ def test_a_run_that_waits_says_for_whom(tmp_path: Path, clock: Clock) -> None:
     text = f"process {os.getpid()} on {held['host']}, since {held['begun']}"
     assert other.waited_for() == [(tmp_path, text)]
     assert other.waited_for() == []  # once
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "claim-1").touch()
+    other.take(tmp_path / "empty")
+    unknown = f"an unknown runner, whose claim {tmp_path / 'empty' / 'claim-1'} cannot be read"
+    assert other.waited_for() == [(tmp_path / "empty", unknown)]
+
+
+def test_a_run_says_for_whom_it_waits(finished: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    (finished.cell() / "result.json").unlink()
+    (finished.cell() / "claim-1").write_text(json_text({"host": "there", "machine": "x", "pid": 7, "begun": "now"}))
+    times = itertools.count(0.0, claims.LEASE)
+    monkeypatch.setattr(claims, "time", SimpleNamespace(monotonic=lambda: next(times)))
+    monkeypatch.setattr("fl_lightning.experiment.runner._LOOK", 0)
+    told = f"Waiting for cells/{finished.cell().name}, which is run by process 7 on there, since now."
+    assert finished.again().text.splitlines().count(told) == 1
 
 
 def test_a_claim_whose_process_has_ended_is_free_at_once(tmp_path: Path, clock: Clock) -> None:

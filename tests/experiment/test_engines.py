@@ -9,9 +9,13 @@ import sys
 import threading
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+# submitit configures logging when it is first imported, and so closes all handlers that tests have made by then
+import submitit  # noqa: F401
 from experiment.conftest import run_here
 from helpers.small_table import small
 from helpers.written import assert_as_in, told
@@ -24,7 +28,6 @@ from fl_lightning.experiment.engines import Engine, start_engine, start_slurm
 def test_jobs_give_what_one_process_gives(
     tmp_path: Path, finished_table: Any, cluster: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("submitit")
     options = {"cluster": cluster, "timeout_min": 10}
     text = run_here(small(), tmp_path, 2, engine="slurm", engine_options=options).text
     assert (tmp_path / "results.csv").read_bytes() == (finished_table.folder / "results.csv").read_bytes()
@@ -58,7 +61,6 @@ def test_a_user_is_told_that_no_runner_of_an_engine_is_at_work_yet(
 
 
 def test_an_array_of_jobs_has_the_options_and_is_requeued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("submitit")
     (tmp_path / "srun").touch(mode=0o755)
     (tmp_path / "sbatch").write_text(f'#!/bin/sh\ncp "$1" {tmp_path}/sent\necho Submitted batch job 12\n')
     (tmp_path / "sbatch").chmod(0o755)
@@ -129,6 +131,10 @@ def test_what_cannot_work_is_an_error_that_names_it(tmp_path: Path, monkeypatch:
     assert not list(tmp_path.iterdir())
     with pytest.raises(ValueError, match="`engine_options`: Parameter 'gpus' need"):
         start_slurm(print, 1, tmp_path, {"cluster": "debug", "gpus": 1})
+    ended = Engine([SimpleNamespace(done=lambda: True, result=print)], print, "")
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "start_engine", lambda *_: ended)
+        lines.append(told(lambda: run_here(small(), tmp_path / "out", 1, engine="ray"), tmp_path))
     monkeypatch.setitem(sys.modules, "submitit", None)
     lines.append(told(lambda: start_engine("slurm", print, 1, tmp_path, {}), tmp_path))
     assert_as_in(Path(__file__).with_name("test_engines.txt"), lines, tmp_path)

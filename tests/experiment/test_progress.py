@@ -34,6 +34,7 @@ def test_bars_count_what_is_finished_failed_and_running(tmp_path: Path) -> None:
         assert store.state(third) == ("running", 0)
         (folder / "curve-1.jsonl").write_text("{}\n{}\n{}\n")
         progress.look()
+        progress.end(fourth, "finished", 0)
         bars = {task.description: task for task in progress.tasks}
     # The time that is left follows from the last hour.
     assert (progress.speed_estimate_period, progress.expand, progress.live.transient) == (3600.0, True, True)
@@ -41,6 +42,7 @@ def test_bars_count_what_is_finished_failed_and_running(tmp_path: Path) -> None:
     assert bars["cells"].fields["counts"] == "1 finished, 1 failed, 1 running"
     # four rounds each: first has ended, second has failed, so that none is left, and third has finished three
     assert (bars["cells"].total, bars["cells"].completed) == (16, 11)
+    assert "finished:" not in console.file.getvalue()  # type: ignore[attr-defined]
     assert {first.method, third.method} == {"a[/]b"}
     assert bars["a[/]b on digits"].completed == 7
     claims.close()

@@ -19,7 +19,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 
 from fl_lightning.command import main
 from fl_lightning.data.tensor_bytes import fingerprint
-from fl_lightning.experiment import describe_plan, describe_time, estimate, measure_paces, processes, read_table
+from fl_lightning.experiment import describe_plan, describe_time, estimate, measure_paces, processes, read_table, store
 from fl_lightning.experiment.cell import CellJob
 from fl_lightning.experiment.files import read_csv, read_json, write_json
 from fl_lightning.experiment.plan import Cell
@@ -186,6 +186,8 @@ def test_a_score_that_is_not_finite_is_told_and_left_out_of_the_report(tmp_path:
     assert "1 with a score that is NaN or infinite. No number includes these." in page
     assert "`test_loss` is nan: the model may have diverged." in page
     done.again(methods=wild)
+    [row] = done.again(methods=wild, select="best on validation").rows
+    assert row["error"] == "ValueError: `monitor` val_loss was never finite: lower the learning rate."
     with pytest.raises(ValueError, match=r"every finished run is NaN or infinite.* lower the learning rate"):
         experiment_report(tmp_path)
 
@@ -288,27 +290,36 @@ def test_how_a_worker_ended(monkeypatch: pytest.MonkeyPatch, code: int, until: f
     assert told.startswith(how) and bool(told) == bool(how)
 
 
-TROUBLES = {
-    "failed": ({"status": "failed", "error": "ValueError: x"}, "ValueError: x"),
-    "no metric": ({"score": None}, "but the cell logged no metric of a test set"),
-    "other metrics": ({"score": None, "test_b": 1.0, "test_a": 1.0}, "but the cell logged test_a, test_b"),
-    "infinite": ({"score": float("inf")}, "`test_acc_clients` is NaN or infinite"),
-    "versions": ({"code": "1, then 2"}, "several versions of the code: 1, then 2."),
-}
+def test_a_partition_that_cannot_be_drawn_is_told(tmp_path: Path) -> None:
+    data: Any = SimpleNamespace(partition=SimpleNamespace(fingerprint=lambda: "a"), plot=lambda: 1 / 0)
+    with pytest.warns(UserWarning, match="The partition could not be drawn: division by zero"):
+        store.draw_partition(tmp_path, data, Cell("d", "m", 0, 0, {}, {}))
+
+
+TROUBLES: list[dict[str, Any]] = [
+    {},
+    {"status": "failed", "error": "ValueError: x"},
+    {"score": None},
+    {"score": None, "test_b": 1.0, "test_a": 1.0},
+    {"score": float("inf")},
+    {"code": "1, then 2"},
+]
 
 
 def test_each_kind_of_trouble_is_told_once_with_its_first_cell(tmp_path: Path) -> None:
-    rows = []
-    for fold, (changes, _) in enumerate(TROUBLES.values()):
-        row = {"data": "digits", "method": "FedAvg", "fold": fold, "status": "finished", "score": 0.5, "code": "1"}
-        rows += [{**row, **changes, "seed": seed} for seed in range(fold)]
-    # One row is in order.
-    rows.append({**row, "seed": 9})
-    first, *lines = describe_results(read_table(small()), rows, 12, tmp_path)
-    assert first == f"11 of 12 cells are finished. Results: {tmp_path / 'results.csv'}"
-    for fold, (line, (_, told)) in enumerate(zip(lines, [*TROUBLES.values()][1:], strict=True), start=1):
-        more = f" and {fold - 1} more" if fold > 1 else ""
-        assert line.startswith(f"digits, FedAvg, fold {fold}, seed 0{more}: ") and told in line
+    row = {"data": "digits", "method": "FedAvg", "status": "finished", "score": 0.5, "code": "1"}
+    rows = [{**row, **more, "fold": fold, "seed": 9 - n} for fold, more in enumerate(TROUBLES) for n in range(fold)]
+    assert describe_results(read_table(small()), rows, 17, Path("out")) == [
+        "14 of 17 cells are finished, 1 failed. Results: out/results.csv",
+        "digits, FedAvg, fold 1, seed 9: ValueError: x",
+        "digits, FedAvg, fold 2, seed 9 and 1 more: `score` is 'test_acc_clients', but the cell logged no metric of a "
+        "test set. Correct `score`: nothing is run again.",
+        "digits, FedAvg, fold 3, seed 9 and 2 more: `score` is 'test_acc_clients', but the cell logged test_a, test_b. "
+        "Correct `score`: nothing is run again.",
+        "digits, FedAvg, fold 4, seed 9 and 3 more: `test_acc_clients` is NaN or infinite, so no number of a report "
+        "includes it. Lower the learning rate.",
+        "digits, FedAvg, fold 5, seed 9 and 4 more: It ran under several versions of the code: 1, then 2.",
+    ]
 
 
 def test_what_came_out_of_a_point(tmp_path: Path) -> None:
@@ -522,13 +533,18 @@ def test_the_plan_says_how_many_seeds_and_data_sets_a_test_needs(tmp_path: Path)
     assert "ignificance" not in describe_plan(read_table(alone), tmp_path)
 
 
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "table.yaml"
     path.write_text(yaml.safe_dump(small(seeds=[0, 1])))
     options = ["run", str(path), "--output", str(tmp_path / "out")]
     options += ["--workers", "0", "--methods", "FedAvg", "--seeds", "1"]
     assert main([*options, "--dry-run"]) == 0
     assert not (tmp_path / "out").exists()
+    monkeypatch.setattr("fl_lightning.experiment.measure_paces", lambda table: ({"digits": 9000.0}, {}))
+    assert main([*options[:-6], "--workers", "2", "--estimate"]) == 0
+    assert capsys.readouterr().out.endswith(
+        "seconds a round: digits 9e+03. All fits on digits will take about 20.0 h.\n"
+    )
     assert main(options) == 0
     [row] = read_csv(tmp_path / "out" / "results.csv")
     assert (row["method"], row["seed"]) == ("FedAvg", "1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,14 @@ def test_if_all_clients_diverge_the_error_says_so(tmp_path: Path) -> None:
     assert "NaN, and `fed/left_out` counts them: lower the learning rate" in row["error"]
 
 
+def test_if_there_is_no_validation_the_error_says_so(tmp_path: Path) -> None:
+    table = alone(data=with_data(monitor="val_acc", score="test_acc")["data"])
+    table["data"]["digits"]["datamodule"]["init_args"]["split"] = spec("fl_lightning.SampleSplit", val=0.0, test=0.2)
+    [row] = run_here(table, tmp_path).rows
+    told = "ValueError: `monitor` val_acc was never logged; metrics were fed/aggregated, .*. Maybe the split has no val"
+    assert re.match(told, row["error"])
+
+
 def config(every: int, rounds: int, **changes: str) -> dict[str, Any]:
     trainer = {"check_val_every_n_epoch": every, "max_epochs": rounds}
     reading = {"select": "best on validation", "among": "aggregated", **changes}
@@ -88,7 +97,7 @@ def test_whether_a_model_can_compete(method: Any, every: int, rounds: int, possi
         assert isinstance(best, FederatedCheckpoint)
         assert settings_of(best) == {**SETTINGS, "dirpath": str(tmp_path)}
     else:
-        with pytest.raises(ValueError, match=r"No (aggregated )?model would be validated: "):
+        with pytest.raises(ValueError, match=rf"validated: validation comes every {every} (rounds )?of {rounds}\W"):
             best_checkpoint(tmp_path, config(every, rounds), method.algorithm)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from helpers.written_results import GAPS, write_results
-from matplotlib.colors import to_rgba
 
 from fl_lightning.report import figures
 from fl_lightning.report.drawing import COLORS, shade, style_of_column
@@ -28,22 +27,9 @@ def test_runs_of_different_lengths_are_aligned_by_their_rounds(tmp_path: Path, m
     assert text.endswith(", where all runs of a line have values")
 
 
-def test_a_method_has_one_colour_in_all_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    results = write_results(tmp_path)
-    _, curve = figures.draw_curves(results, EASY, "val_acc", "easy")[0].axes[0].lines
-    [radfed] = {line.get_color() for line in figures.draw_spread(results, "easy").axes[0].lines[-2:-1]}
-    assert curve.get_color() == radfed == COLORS[1]
-    # So it has in a figure of this method alone, and before the baseline has a score.
-    alone, _ = figures.draw_curves(results, {"RADFed": EASY["RADFed"]}, "val_acc", "easy")
+def test_a_method_has_its_colour_in_a_figure_of_this_method_alone(written: Results) -> None:
+    alone, _ = figures.draw_curves(written, {"RADFed": EASY["RADFed"]}, "val_acc", "easy")
     assert alone.axes[0].lines[0].get_color() == COLORS[1]
-    # Lines and bars of data sets are grey.
-    lines = {"easy": ("easy", "FedAvg"), "hard": ("hard", "FedAvg")}
-    across, _ = figures.draw_curves(results, lines, "val_acc", "Ease", of_data=True)
-    bars = figures.draw_comparison(results, "Ease", ["easy", "hard"]).axes[0].patches
-    for artist in (*across.axes[0].lines, *bars):
-        color = artist.get_facecolor() if artist in bars else artist.get_color()
-        red, green, blue, _ = to_rgba(color)
-        assert red == green == blue
     assert [shade(number, 3) for number in range(3)] == ["0.00", "0.35", "0.70"]
 
 

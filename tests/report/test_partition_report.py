@@ -4,13 +4,14 @@ import html
 import re
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from helpers.drawn import drawn, read
 from helpers.written import assert_as_in
-from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.loggers import Logger, WandbLogger
 from torch.utils.data import TensorDataset
 
 from fl_lightning import TensorDataModule, partition_report
@@ -160,21 +161,14 @@ SETS = [TensorDataset(*tensors) for tensors in TENSORS]
 
 def test_the_whole_report(tmp_path: Path) -> None:
     sizes = np.repeat(np.arange(6), [1, 2, 3, 4, 5, 65])
-    labels = np.arange(160) % 3
-    source = Source(TensorDataset(torch.zeros(160, 1), torch.from_numpy(labels)), labels, class_names=["a", "b", "c"])
+    labels = np.arange(160) % 11
+    source = Source(
+        TensorDataset(torch.zeros(160, 1), torch.from_numpy(labels)), labels, class_names=list("abcdefghijk")
+    )
     data = Listed(source, Partition(tuple(np.flatnonzero(sizes == client) for client in range(6))))
     report = partition_report(ready(data), tmp_path, features={"soil": labels // 2}, max_clients=4)
     # The largest client has 65 samples, so that a bar of the histogram stands for three sizes.
     assert_as_in(HERE / "partition.txt", [*drawn(report.figure), *read(tmp_path / "partition.html")], tmp_path)
-
-
-def test_only_the_largest_clients_are_drawn_one_by_one() -> None:
-    data = ready(DigitsDataModule(IIDPartitioner(10)))
-    samples, _, histogram = partition_report(data, max_clients=4).figure.axes
-    with pytest.raises(ValueError, match="`max_clients`"):
-        partition_report(data, max_clients="a")
-    assert samples.get_xlabel() == "client, largest first (4 of 10 clients)"
-    assert sum(bar.get_height() for bar in histogram.patches) == 10  # type: ignore[attr-defined]
 
 
 def test_the_page_holds_all_it_needs(tmp_path: Path) -> None:
@@ -205,6 +199,15 @@ def test_the_same_report_again_changes_nothing_and_another_is_refused(tmp_path: 
     assert (folder / "partition.html").read_bytes() == before["partition.html"][0]
     report = partition_report(other, folder, overwrite=True)
     assert (folder / "partition.html").read_text(encoding="utf-8") == report.html
+
+
+def test_other_loggers_get_numbers() -> None:
+    logger = Mock(spec=Logger)
+    report = partition_report(ready(WithNames()), logger=logger)
+    numbers = {"num_clients": 2, "c_score": 0.5, "feature_skew/place": 1.0}
+    [call] = logger.log_metrics.mock_calls
+    assert call.args[0] == {**call.args[0], **{f"partition/{name}": value for name, value in numbers.items()}}
+    assert (len(call.args[0]), call.kwargs) == (len(report.summary.numbers()), {"step": 0})
 
 
 class FakeRun:

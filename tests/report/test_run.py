@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,8 +30,12 @@ LOG = """epoch,round,step,train_loss_step,train_loss,val_acc
 
 
 class Classes(FederatedDataModule):
+    def __init__(self, *arguments: Any, classes: int = 4, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.classes = classes
+
     def load(self) -> Source:
-        labels = np.arange(40) % 4
+        labels = np.arange(40) % self.classes
         return Source(TensorDataset(torch.zeros(40, 2), torch.from_numpy(labels)), labels)
 
 
@@ -70,6 +75,17 @@ def test_each_kind_of_value_has_a_panel(tmp_path: Path) -> None:
     assert picture._repr_png_().startswith(b"\x89PNG")
     # In a set of clients the worst one is first, and the line is the mean; a score that is not finite is counted.
     assert_as_in(Path(__file__).with_name("run.txt"), drawn(picture.figure), tmp_path)
+
+
+def test_many_metrics_and_classes(tmp_path: Path) -> None:
+    names = ["val_mse", "val_mae", "test_rmse", "train_nll", "own_loss", "val_mse_clients", "val_mae_clients"]
+    data = Classes(IIDPartitioner(6), split=ClientSplit(5), classes=13)
+    data.setup()
+    columns = {name: [float(place)] for place, name in enumerate(names)}
+    picture = plot_run(
+        with_log(tmp_path, columns), data, {"val": {3: float("nan")}, "test": {2: 1.5}, "train": {0: 0.5}}
+    )
+    assert_as_in(Path(__file__).with_name("run_of_many.txt"), drawn(picture.figure), tmp_path)
 
 
 def test_other_metrics_have_a_panel_of_their_own(tmp_path: Path) -> None:
