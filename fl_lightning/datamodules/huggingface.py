@@ -197,7 +197,7 @@ class HuggingFaceDataModule(ImageDataModule):
         batches = whole.select_columns([column]).iter(_ROWS)
         values = []
         with reading(f"Column {column!r} of {self.path}", "numbers or images of one shape"):
-            for batch in tqdm(batches, f"Reading {column}", leave=False):
+            for batch in tqdm(batches, f"Reading {column}", leave=False, disable=None):
                 for value in batch[column]:
                     values.append(torch.from_numpy(self._convert(value)))
             if len({value.dtype for value in values}) > 1:

@@ -227,7 +227,7 @@ class Contribution(RoundObserver):
         update, _ = mean.pop()
         if update is None:
             return self._model
-        return (self._model.to(update.dtype) + update).to(self._model.dtype)
+        return (self._model + update).to(self._model.dtype)
 
     def _worth(self, trainer: pl.Trainer, model: Tensor) -> float:
         """Return the metric of a model, shape ``(size,)``, on all validation samples."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -32,6 +34,10 @@ TWO_CLIENTS = [np.array([0, 1]), np.array([2, 3])]
 IMAGES = torch.zeros(6, 1, 4, 4)
 PRIVACY = parts.DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-3)
 TWO = IIDPartitioner(2)
+MODEL = models.LogisticRegressionClassifier(3, 2)
+WITH_THREE: Any = SimpleNamespace(
+    callbacks=[Mock(spec=fl.FedAvg, algorithm=SimpleNamespace(schedule=parts.Synchronous()))], world_size=3
+)
 ALL = data.WithinClientSplit(val=0.0, test=0.0)
 
 
@@ -170,6 +176,8 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: run(watchers.Contribution(), algorithm=fl.RADFed(2)),
     lambda _: run(watchers.BackdoorSuccess(data.Backdoor([0])), watchers.BackdoorSuccess(data.Backdoor([1]))),
     lambda _: run(watchers.UpdateNorms(), type("Norms", (watchers.UpdateNorms,), {})()),
+    lambda _: fit(fl.FedAvg(1.0), MODEL, set_up((X, Y), val=(X, Y)), 1, watchers.Communication(0.5, "acc")),
+    lambda _: watchers.Contribution().on_train_start(WITH_THREE, None),
     lambda _: watchers.Timeline().plot(),
     lambda _: watchers.Timeline("a.txt"),
     lambda _: run(watchers.Timeline()),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,17 @@ from typing import Any
 import datasets
 import numpy as np
 import pandas as pd
-from helpers.tiny_files import eicu_tables, set_up, write_eicu, write_markdown_plays
+import pytest
+from helpers.tiny_files import (
+    dmoz_page,
+    dmoz_topic,
+    eicu_tables,
+    set_up,
+    write_dmoz,
+    write_dmoz_topics,
+    write_eicu,
+    write_markdown_plays,
+)
 from helpers.written import all_told, assert_as_in
 from PIL import Image
 
@@ -52,6 +65,14 @@ def images(folder: Path, *files: str, text: str = "1.txt", left_out: str | None 
     set_up(sets.DomainDataModule(folder, left_out))
 
 
+def leaf(folder: Path, window: str) -> None:
+    """Read the only window of a user."""
+    path = folder / "shakespeare" / "leaf" / "1.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"users": ["u"], "user_data": {"u": {"x": [window], "y": ["y"]}}}))
+    sets.ShakespeareDataModule(folder, source="leaf").load()
+
+
 def play(folder: Path) -> None:
     (folder / "play.md").write_text("")
     sets.plays.parse_markdown(folder / "play.md")
@@ -84,6 +105,8 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda here: sets.CIFAR10DataModule(here, TWO, download=False).load(),
     lambda here: sets.ShakespeareDataModule(here, source="leaf").load(),
     lambda here: set_up(sets.ShakespeareDataModule(write_markdown_plays(here), source="markdown", min_samples=1000)),
+    lambda here: leaf(here, "x" * 79),
+    lambda here: set_up(sets.DMOZDataModule(write_dmoz(here, dmoz_page("A"), dmoz_topic("Top/B")), exclude=[])),
     play,
     lambda here: sets.DomainDataModule(here / "none").load(),
     lambda here: images(here),
@@ -101,13 +124,15 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda here: table(here, rows={"Unnamed: 0": [0, 1, 2]}),
     lambda here: table(here, rows={"colour": ["red", "blue", "red"]}),
     lambda here: table(here, rows={"age": [1, 2, None]}),
-    lambda here: table(here, rows={"age": [1, 1e39, 1]}, impute="local"),
+    lambda here: table(here, rows={"weight": [1, 1e39, 1]}, impute="local"),
     lambda here: table(here, rows={"site": ["a", "b", None]}),
     lambda here: table(here, rows={"risk": ["low", "low", None]}),
     lambda here: table(here, rows={"colour": ["red", "red", None]}, categorical=["colour"]),
     lambda here: table(here, rows={"risk": [7.0, 3.25, 7.0]}),
     lambda here: table(here, rows={"risk": [7.0, np.inf, 7.0]}, regression=True),
     lambda here: table(here, regression=True),
+    lambda here: (here / "t.csv").write_text("a,risk\n1,2,3\n") and sets.TableDataModule(here / "t.csv", "risk").load(),
+    lambda here: sets.TableDataModule(here / "t.csv", "risk").load(),
     lambda here: hugging_face(here, inputs="picture"),
     lambda here: hugging_face(here, label="target"),
     lambda here: hugging_face(here, client="hospital"),
@@ -125,3 +150,15 @@ CALLS: list[Callable[[Path], Any]] = [
 
 def test_errors(tmp_path: Path) -> None:
     assert_as_in(Path(__file__).with_suffix(".txt"), all_told(CALLS, tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_bars_of_files_that_are_read(tmp_path: Path, is_terminal: bool, monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
+    hugging_face(tmp_path / "table", split=SampleSplit(val=0.0, test=0.0))
+    images(tmp_path / "art", "photo/cat/1.png")
+    set_up(sets.DMOZDataModule(write_dmoz_topics(tmp_path), min_samples=10))
+    # None of them leaves a line behind.
+    shown = capsys.readouterr().err.rpartition("\n")[2]
+    bars = ["Reading age: .*it", "art: .*images", "content.rdf.u8: .*tags", "glove.6B.50d.txt: .*words"]
+    assert [bool(re.search(f"\r{bar}/s", shown)) for bar in bars] == [is_terminal] * 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.toys import quiet_trainer
+from helpers.toys import Fixed, quiet_trainer
+from PIL import Image
 from torch import Tensor, nn
 
 import fl_lightning as fl
+from fl_lightning import parts
 from fl_lightning.diagnostics import Contribution
 from fl_lightning.diagnostics.contribution import sampled_shapley_values, shapley_values
 
@@ -59,8 +62,8 @@ def samples(target: float, number: int = 2) -> tuple[Tensor, Tensor]:
     return torch.zeros(number, 1, dtype=torch.float64), torch.full((number, 1), target, dtype=torch.float64)
 
 
-def fit(contribution: Contribution, *, rounds: int = 1, algorithm: Any = None, val: Any = None) -> Mover:
-    data = fl.TensorDataModule([samples(4.0, 4), samples(2.0), samples(-8.0)], val=val or samples(3.0))
+def fit(contribution: Contribution, *, rounds: int = 1, algorithm: Any = None, more: Any = ()) -> Mover:
+    data = fl.TensorDataModule([samples(4.0, 4), samples(2.0), samples(-8.0), *more], val=samples(3.0))
     module = Mover()
     callbacks = [algorithm or fl.FedAvg(1.0, seed=1), contribution]
     quiet_trainer(max_epochs=rounds, callbacks=callbacks).fit(module, datamodule=data)
@@ -68,7 +71,7 @@ def fit(contribution: Contribution, *, rounds: int = 1, algorithm: Any = None, v
 
 
 def test_a_round_s_values_are_those_of_the_models_of_its_coalitions() -> None:
-    contribution = Contribution(metric=closeness)
+    contribution = Contribution(metric=closeness, exact_up_to=3)
     module = fit(contribution)
     # The clients' models are 2, 1 and -4, of 4, 2 and 2 samples; a coalition's is their weighted mean.
     models = {(): 0.0, (0,): 2.0, (1,): 1.0, (2,): -4.0, (0, 1): 5 / 3, (0, 2): 0.0, (1, 2): -1.5, (0, 1, 2): 0.25}
@@ -79,6 +82,24 @@ def test_a_round_s_values_are_those_of_the_models_of_its_coalitions() -> None:
     assert contribution.records[2].leave_one_out == pytest.approx((4 / 3) ** 2 - 2.75**2)
     # The server's model is as without the callback.
     assert float(module.w) == pytest.approx(0.25, abs=1e-15)
+    # The mean over many orders is near.
+    sampled = Contribution(metric=closeness, exact_up_to=2, permutations=1000)
+    fit(sampled)
+    assert list(sampled.total.values()) == pytest.approx(by_hand, abs=2.0)
+    # A client that hands in no number has no part, in whatever order clients are drawn.
+    fit(contribution, algorithm=fl.FedAvg(sampler=Fixed([3, 1, 0])), more=[samples(math.nan)])
+    assert [(record.round, record.client) for record in contribution.records] == [(0, 0), (0, 1)]
+
+
+def test_each_round_of_each_seed_has_orders_of_its_own() -> None:
+    def orders(seed: int) -> list[float]:
+        # The server stays almost where it is, so that the same coalitions have the same worth in each round.
+        contribution = Contribution(metric=closeness, exact_up_to=1, permutations=1)
+        fit(contribution, rounds=6, algorithm=fl.Federated(3, seed=seed, server=parts.Mixing(1e-9)))
+        return [round(record.shapley, 3) for record in contribution.records]
+
+    assert len({*orders(1)[::3]}) > 1
+    assert orders(1) == orders(1) != orders(2)
 
 
 def test_sampled_values_depend_on_the_seed_alone_and_add_up_and_go_on_in_a_resumed_fit() -> None:
@@ -91,13 +112,17 @@ def test_sampled_values_depend_on_the_seed_alone_and_add_up_and_go_on_in_a_resum
     assert gain == pytest.approx(9.0 - 2.75**2)
 
 
-@pytest.mark.parametrize("ending", [".csv", ".png"])
+@pytest.mark.parametrize("ending", [".CSV", ".PNG"])
 def test_contributions_are_written_when_the_fit_ends(ending: str, tmp_path: Path) -> None:
     path = tmp_path / "new" / "folder" / f"contribution{ending}"
     contribution = Contribution(path, metric=closeness)
     fit(contribution, rounds=2)
     assert path.stat().st_size > 0
-    if ending == ".csv":
+    if ending == ".PNG":
+        # 7 by 4 inches of 120 points
+        with Image.open(path) as image:
+            assert image.size == (840, 480)
+    else:
         head, *rows = [tuple(line.split(",")) for line in path.read_text("utf-8").splitlines()]
         assert head == ("round", "client", "shapley", "leave_one_out")
         assert rows == [tuple(map(str, record)) for record in contribution.records]

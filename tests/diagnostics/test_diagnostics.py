@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +31,8 @@ from fl_lightning.models import LogisticRegressionClassifier
 from fl_lightning.parts import Participation, VirtualClock
 
 UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}
+#: What a client whose training fails hands in does not count.
+NO_NUMBERS = [math.inf, math.inf]
 
 
 class Curve(Callback):
@@ -77,12 +80,13 @@ def one_step(watcher: Callback, start: list[float], *optima: list[float]) -> dic
 @pytest.mark.parametrize(("of", "expected"), [("weights", 1.0), ("updates", 1 - 1 / 2**0.5)])
 def test_divergence_of_a_round(of: Any, expected: float) -> None:
     # from (-1, 0): weights (1, 0) and (0, 1), updates (2, 0) and (1, 1)
-    row = one_step(LocalDivergence(of), [-1.0, 0.0], [1.0, 0.0], [0.0, 1.0])
+    row = one_step(LocalDivergence(of), [-1.0, 0.0], [1.0, 0.0], [0.0, 1.0], NO_NUMBERS)
     assert row["fed/divergence"] == pytest.approx(expected, abs=1e-7)  # logs are float32
 
 
 def test_update_norms() -> None:
     row = one_step(UpdateNorms(), [0.0, 0.0], [3.0, 4.0], [0.0, 1.0])
+    assert one_step(UpdateNorms(), [0.0, 0.0], [3.0, 4.0], NO_NUMBERS)["fed/update_norm"] == 5.0
     expected = {"fed/update_norm": 3.0, "fed/update_norm_min": 1.0, "fed/update_norm_max": 5.0}
     assert {name: row[name] for name in row if "update" in name} == pytest.approx(expected, abs=1e-14)
 
@@ -204,7 +208,7 @@ def test_local_accuracy() -> None:
     # after local training each predicts its own majority: 3/4 and 5/6; the weighted mean predicts class 1
     clients = [(torch.zeros(4, 1), torch.tensor([0, 0, 0, 1])), (torch.zeros(6, 1), torch.tensor([1, 1, 1, 1, 1, 0]))]
     accuracy = LocalAccuracy()
-    data = TensorDataModule(clients, batch_size=None)
+    data = TensorDataModule([*clients, (torch.tensor([NO_NUMBERS]).T, clients[0][1][:2])], batch_size=None)
     curve = curves([FedAvg(1.0), accuracy], LogisticRegressionClassifier(1, 2, lr=1.0), data, 1)
     assert accuracy.local == {0: pytest.approx(3 / 4), 1: pytest.approx(5 / 6)}
     assert accuracy.aggregated == {0: pytest.approx(1 / 4), 1: pytest.approx(5 / 6)}

@@ -7,6 +7,7 @@ from typing import Any
 
 from helpers.drawn import drawn
 from helpers.written import assert_as_in
+from PIL import Image
 
 from fl_lightning.diagnostics import Contribution, Timeline
 from fl_lightning.diagnostics.contribution import Contributed
@@ -16,7 +17,9 @@ HERE = Path(__file__).parent
 
 
 def test_a_timeline(tmp_path: Path) -> None:
-    timeline = Timeline(path := tmp_path / "new" / "folder" / "times.svg")
+    timeline = Timeline(path := tmp_path / "new" / "folder" / "times.PNG")
+    timeline.on_train_end(None, None)  # type: ignore[arg-type]
+    assert not path.exists()
     records: list[tuple[Any, ...]] = [
         (3, 0.0, 1.0, 0, "used", True),
         (0, 0.0, 2.0, 1, "rejected"),
@@ -39,8 +42,12 @@ def test_a_timeline(tmp_path: Path) -> None:
     ]
     assert ticks and not any("." in tick for tick in ticks)
     assert repr(timeline.plot()) == "TimelinePlot(3 panels; `.savefig(path)` writes it)"
-    timeline.on_train_end(None, None)  # type: ignore[arg-type]
-    assert path.exists()
+    for _ in range(3):
+        timeline.on_train_end(None, None)  # type: ignore[arg-type]
+    assert sorted(each.name for each in path.parent.iterdir()) == ["times-1.PNG", "times-2.PNG", "times.PNG"]
+    # 9 inches of 120 points
+    with Image.open(path) as image:
+        assert image.width == 9 * 120
     # 61 clients, of whom the picture has those that worked most; 0.17 inches each
     timeline.arrivals += [ArrivalRecord(client, 0.0, 1.0, 0, "used") for client in range(70, 127)]
     figure, panels = timeline.plot()

@@ -22,7 +22,7 @@ def virtual_time() -> VirtualTime:
 def test_a_checkpoint_holds_all_that_an_observer_has_seen(make: Callable[[], RoundObserver]) -> None:
     observer = make()
     algorithm = FedAsync(3) if isinstance(observer, Timeline) else FedAvg(1.0)
-    fit_clients(algorithm, Quadratic(0.1), quadratic_clients([1.0, 1.0], [1.0, 3.0]), 2, observer)
+    fit_clients(algorithm, Quadratic(0.1), quadratic_clients([1.0] * 4, [1.0, 3.0, 2.0, 5.0]), 2, observer)
     resumed = make()
     changed = {name for name, value in vars(observer).items() if repr(value) != repr(vars(resumed).get(name))}
     resumed.load_state_dict(observer.state_dict())

@@ -84,6 +84,10 @@ def test_many_classes_and_clients_are_drawn_smaller() -> None:
     assert looks(narrow) == (names[::2], {(7.0, 90.0)})
     assert plot.figure is narrow.figure
     assert len(narrow.patches) == 25
+    turned = Figure().add_subplot()
+    turned.tick_params(axis="x", rotation=45)
+    plot_label_distributions(PARTITION, LABELS, axes=turned)
+    assert looks(turned) == (["1", "2", "0"], {(9.0, 0.0)})
 
 
 def looks(axes: Axes) -> tuple[list[str], set[tuple[float, float]]]:

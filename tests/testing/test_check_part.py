@@ -120,7 +120,11 @@ APART = r"ends otherwise: weights are up to \d\.\d+ apart"
     ("part", "check", "shown"),
     [
         (CountsForEver(), "fits again", f"a second fit of the same object {APART}.*add_state"),
-        (DeclaresNothing(), "resumes", "from its checkpoint ends otherwise: callbacks/.* more differ.*add_state"),
+        (
+            DeclaresNothing(),
+            "resumes",
+            "from its checkpoint ends .* callbacks/.* and 2 more differ.*add_state.*self.generator",
+        ),
         (WritesToItsVelocity(), "assigns", "WritesToItsVelocity.held: "),
         (DrawsGlobally(), "draws", f"another fit with the same seed.* {APART}.*self.generator"),
         pytest.param(CountsOnEachProcess(), "two processes", f"on two processes {APART}", marks=pytest.mark.long),
@@ -172,6 +176,33 @@ def test_what_differs_on_two_processes_is_told(run: Any, shown: str, monkeypatch
 def test_what_cannot_be_broken_off_is_not_checked(tmp_path: Path) -> None:
     checks = PartChecks(lambda: Federated(1, executor="sequential"), BodyAndHead, six_clients, 2, tmp_path)
     assert [each.was_made for each in (checks.trains(), checks.resumes(), checks.rolls_back())] == [True, False, False]
+    assert (
+        checks.resumes().meaning == checks.rolls_back().meaning == "no two clients have trained after the first round"
+    )
+
+
+def test_what_a_broken_round_has_changed_is_told(tmp_path: Path) -> None:
+    class Counts(CountsOnEachProcess):
+        def setup(self, federation: parts.Federation) -> None:
+            self.count = 0
+
+    checks = PartChecks(
+        lambda: Federated(4, exchange=Counts(), executor="sequential"), BodyAndHead, six_clients, 2, tmp_path
+    )
+    with pytest.raises(PartCheckError, match=r"`rolls back` .* the same objects ends otherwise: callbacks/"):
+        checks.rolls_back()
+
+
+def test_what_is_told_of_clients_that_train_together(tmp_path: Path) -> None:
+    checks: Any = PartChecks(Federated, BodyAndHead, six_clients, 3, tmp_path)
+    checks._fit = Mock(return_value=Mock(**{"fit_loop.executor.cause": "odd"}))
+    state = BodyAndHead().state_dict()
+    checks.whole = SimpleNamespace(rounds=[state]), None
+    assert checks.stacks().meaning == "clients train one after the other: odd"
+    assert checks._fit.call_args[0][0].executor == "vectorized"
+    state["head.bias"] += 1
+    with pytest.raises(PartCheckError, match=r"`stack` .*`executor=\"vectorized\"` ends .* 1 apart.*`stacks = True`"):
+        checks.stacks()
 
 
 def test_processes_that_fail_or_hang_are_told(tmp_path: Path) -> None:
