@@ -12,7 +12,6 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
-import pytest
 import torch
 from helpers.toys import Quadratic, fit_clients, quadratic_clients
 from helpers.written import all_told, assert_as_in
@@ -177,6 +176,8 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: run(watchers.BackdoorSuccess(data.Backdoor([0])), watchers.BackdoorSuccess(data.Backdoor([1]))),
     lambda _: run(watchers.UpdateNorms(), type("Norms", (watchers.UpdateNorms,), {})()),
     lambda _: fit(fl.FedAvg(1.0), MODEL, set_up((X, Y), val=(X, Y)), 1, watchers.Communication(0.5, "acc")),
+    lambda _: run(watchers.Communication(0.5, "val_loss")),
+    lambda _: run(watchers.Communication(0.25, "val_acc", "min")),
     lambda _: watchers.Contribution().on_train_start(WITH_THREE, None),
     lambda _: watchers.Timeline().plot(),
     lambda _: watchers.Timeline("a.txt"),
@@ -187,9 +188,3 @@ CALLS: list[Callable[[Path], Any]] = [
 
 def test_errors(tmp_path: Path) -> None:
     assert_as_in(Path(__file__).with_suffix(".txt"), all_told(CALLS, tmp_path), tmp_path)
-
-
-def test_a_watched_loss_is_taken_for_one_that_rises() -> None:
-    told = r"monitor='val_loss'\) .* when val_loss rises to it, .* \"max\".*`mode=\"min\"`"
-    with pytest.warns(UserWarning, match=told), pytest.warns(UserWarning, match=r"'val_loss' .*`target=0\.5`"):
-        run(watchers.Communication(0.5, "val_loss"))
