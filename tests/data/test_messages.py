@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -34,9 +33,7 @@ IMAGES = torch.zeros(6, 1, 4, 4)
 PRIVACY = parts.DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-3)
 TWO = IIDPartitioner(2)
 MODEL = models.LogisticRegressionClassifier(3, 2)
-WITH_THREE: Any = SimpleNamespace(
-    callbacks=[Mock(spec=fl.FedAvg, algorithm=SimpleNamespace(schedule=parts.Synchronous()))], world_size=3
-)
+THREE_PROCESSES = Mock(world_size=3, callbacks=[Mock(spec=fl.FedAvg, algorithm=Mock(schedule=parts.Synchronous()))])
 ALL = data.WithinClientSplit(val=0.0, test=0.0)
 
 
@@ -178,7 +175,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: fit(fl.FedAvg(1.0), MODEL, set_up((X, Y), val=(X, Y)), 1, watchers.Communication(0.5, "acc")),
     lambda _: run(watchers.Communication(0.5, "val_loss")),
     lambda _: run(watchers.Communication(0.25, "val_acc", "min")),
-    lambda _: watchers.Contribution().on_train_start(WITH_THREE, None),
+    lambda _: watchers.Contribution().on_train_start(THREE_PROCESSES, None),
     lambda _: watchers.Timeline().plot(),
     lambda _: watchers.Timeline("a.txt"),
     lambda _: run(watchers.Timeline()),

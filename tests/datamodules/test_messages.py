@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -65,14 +63,6 @@ def images(folder: Path, *files: str, text: str = "1.txt", left_out: str | None 
     set_up(sets.DomainDataModule(folder, left_out))
 
 
-def leaf(folder: Path, window: str) -> None:
-    """Read the only window of a user."""
-    path = folder / "shakespeare" / "leaf" / "1.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"users": ["u"], "user_data": {"u": {"x": [window], "y": ["y"]}}}))
-    sets.ShakespeareDataModule(folder, source="leaf").load()
-
-
 def play(folder: Path) -> None:
     (folder / "play.md").write_text("")
     sets.plays.parse_markdown(folder / "play.md")
@@ -105,8 +95,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda here: sets.CIFAR10DataModule(here, TWO, download=False).load(),
     lambda here: sets.ShakespeareDataModule(here, source="leaf").load(),
     lambda here: set_up(sets.ShakespeareDataModule(write_markdown_plays(here), source="markdown", min_samples=1000)),
-    lambda here: leaf(here, "x" * 79),
-    lambda here: set_up(sets.DMOZDataModule(write_dmoz(here, dmoz_page("A"), dmoz_topic("Top/B")), exclude=[])),
+    lambda here: set_up(sets.DMOZDataModule(write_dmoz(here, dmoz_page("Top/A"), dmoz_topic("Top/B")))),
     play,
     lambda here: sets.DomainDataModule(here / "none").load(),
     lambda here: images(here),
@@ -160,5 +149,5 @@ def test_bars_of_files_that_are_read(tmp_path: Path, is_terminal: bool, monkeypa
     set_up(sets.DMOZDataModule(write_dmoz_topics(tmp_path), min_samples=10))
     # None of them leaves a line behind.
     shown = capsys.readouterr().err.rpartition("\n")[2]
-    bars = ["Reading age: .*it", "art: .*images", "content.rdf.u8: .*tags", "glove.6B.50d.txt: .*words"]
-    assert [bool(re.search(f"\r{bar}/s", shown)) for bar in bars] == [is_terminal] * 4
+    bars = ["Reading age: ", "art: ", "content.rdf.u8: ", "glove.6B.50d.txt: "]
+    assert [f"\r{bar}" in shown for bar in bars] == [is_terminal] * 4

@@ -9,12 +9,10 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.algorithms import Net, data
 from helpers.toys import Quadratic, fit_clients, quadratic_clients, quiet_trainer
 from torch import Tensor
 
 import fl_lightning as fl
-from fl_lightning.diagnostics import Communication
 from fl_lightning.parts import ImportanceSampler
 
 # ---- what only a fit knows ----
@@ -34,14 +32,6 @@ def test_clients_that_can_be_reached_are_indices(available: Any) -> None:
 def test_windows_are_of_clients_that_exist() -> None:
     with pytest.raises(ValueError, match="`online` must name training clients, 0 to 5, got 99"):
         fit(fl.FedAsync(2, clock=fl.VirtualClock(online={99: [(0, 1)]})))
-
-
-def test_a_monitor_that_is_never_logged_is_an_error_or_told() -> None:
-    trainer = quiet_trainer(max_epochs=2, callbacks=[fl.FedAvg(2), Communication(0.9, "val_accuracy")])
-    with pytest.raises(ValueError, match="`monitor` must be a metric that the module logs, got 'val_accuracy'; there "):
-        trainer.fit(Net(), datamodule=data())
-    with pytest.warns(UserWarning, match="'val_acc' was never logged"):
-        fit(fl.FedAvg(2), Communication(0.9))
 
 
 # ---- batches without a loss ----

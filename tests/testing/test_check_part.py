@@ -13,12 +13,12 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from helpers.examples import example
 from torch import Tensor, nn
 
 from fl_lightning import Federated, FedProx, parts
+from fl_lightning.executors import SequentialExecutor
 from fl_lightning.testing import PartCheckError, check_part
-from fl_lightning.testing.check_part import PartChecks
+from fl_lightning.testing.check_part import Check, PartChecks
 from fl_lightning.testing.fits import BodyAndHead, different, distance, six_clients
 from fl_lightning.testing.processes import on_ranks, on_two_processes
 
@@ -38,13 +38,6 @@ def test_a_part_that_keeps_the_contract_passes_all_checks() -> None:
     assert lines[6].endswith("the neutral setting trains as Federated(clients_per_round=4)")
     assert [*re.findall(r"<td>(.*?)</td>", report._repr_html_())][:3] == ["trains", "held", report.checks[0].meaning]
     assert torch.equal(torch.get_rng_state(), before)
-
-
-@pytest.mark.long
-def test_the_report_says_why_clients_are_not_stacked() -> None:
-    checks = {check.name: check for check in check_part(example("huber_anchor").HuberAnchor(0.1)).checks}
-    assert "stacks = True" in checks["stack"].meaning
-    assert not checks["reduces"].was_made
 
 
 class CountsForEver(parts.ServerOptimizer):
@@ -147,6 +140,24 @@ def test_an_error_in_a_check_names_the_check(name: str, monkeypatch: pytest.Monk
         monkeypatch.setattr(PartChecks, "stacks" if each == "stack" else each.replace(" ", "_"), work)
     with pytest.raises(PartCheckError, match=f"`{name}` failed: ValueError: odd"):
         check_part(parts.Proximal(0.1), neutral=parts.Proximal(0.0))
+
+
+def test_what_is_given_reaches_the_checks_and_what_is_not_made_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def hold(checks: PartChecks, *made: Any) -> Check:
+        seen.append([checks.make_module, checks.make_data, checks.rounds, *(repr(each()) for each in made)])
+        return Check("odd", "held")
+
+    for each in CHECKS:
+        monkeypatch.setattr(PartChecks, "stacks" if each == "stack" else each.replace(" ", "_"), hold)
+    part, given = SequentialExecutor(), [Mock(), Mock(), 7]
+    report = check_part(part, neutral=part, reduces_to=FedProx(0.5), module=given[0], datamodule=given[1], rounds=7)
+    neutral = f"Federated(clients_per_round=4, executor={part!r})"
+    assert seen == [given] * 6 + [[*given, neutral, repr(FedProx(0.5))]] + [given]
+    assert "  stack         not made  an executor decides itself\n" in repr(report)
+    assert "<td>not made</td>" in report._repr_html_()
+    assert "  reduces       not made  give `neutral`" in repr(check_part(part))
 
 
 STATE = {"w": torch.zeros(2)}
