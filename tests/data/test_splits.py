@@ -9,7 +9,7 @@ LABELS = np.arange(1000) % 10
 
 
 def all_samples(split: FederatedSplit) -> list[int]:
-    parts = [*split.train.values(), *split.val.values(), *split.test.values()]
+    parts = [*split.of("train").values(), *split.of("val").values(), *split.of("test").values()]
     return sorted(np.concatenate(parts).tolist())
 
 

@@ -117,6 +117,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda here: table(here, rows={"site": ["a", "b", None]}),
     lambda here: table(here, rows={"risk": ["low", "low", None]}),
     lambda here: table(here, rows={"colour": ["red", "red", None]}, categorical=["colour"]),
+    lambda here: table(here, rows={"colour": [0.5, 1.0, 2.0]}, categorical=["colour"]),
     lambda here: table(here, rows={"risk": [7.0, 3.25, 7.0]}),
     lambda here: table(here, rows={"risk": [7.0, np.inf, 7.0]}, regression=True),
     lambda here: table(here, regression=True),
