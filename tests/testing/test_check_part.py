@@ -193,14 +193,22 @@ def test_what_cannot_be_broken_off_is_not_checked(tmp_path: Path) -> None:
 
 
 def test_what_a_broken_round_has_changed_is_told(tmp_path: Path) -> None:
-    class Counts(CountsOnEachProcess):
+    class Counts(parts.Exchange):
         def setup(self, federation: parts.Federation) -> None:
             self.count = 0
+            self.add_state("counts", [0, 0])
+
+        def upload(self, result: parts.ClientResult) -> parts.ClientResult:
+            self.count += 1
+            self.counts = [0, self.count]
+            return result
 
     checks = PartChecks(
         lambda: Federated(4, exchange=Counts(), executor="sequential"), BodyAndHead, six_clients, 2, tmp_path
     )
-    with pytest.raises(PartCheckError, match=r"`rolls back` .* the same objects ends otherwise: callbacks/"):
+    with pytest.raises(
+        PartCheckError, match=r"`rolls back` .* the same objects ends otherwise: callbacks/[^,]*/counts/1 differ"
+    ):
         checks.rolls_back()
 
 
