@@ -11,16 +11,7 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
-from helpers.tiny_files import (
-    dmoz_page,
-    dmoz_topic,
-    eicu_tables,
-    set_up,
-    write_dmoz,
-    write_dmoz_topics,
-    write_eicu,
-    write_markdown_plays,
-)
+from helpers.tiny_files import eicu_tables, set_up, write_dmoz_topics, write_eicu, write_markdown_plays
 from helpers.written import all_told, assert_as_in
 from PIL import Image
 
@@ -95,7 +86,6 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda here: sets.CIFAR10DataModule(here, TWO, download=False).load(),
     lambda here: sets.ShakespeareDataModule(here, source="leaf").load(),
     lambda here: set_up(sets.ShakespeareDataModule(write_markdown_plays(here), source="markdown", min_samples=1000)),
-    lambda here: set_up(sets.DMOZDataModule(write_dmoz(here, dmoz_page("Top/A"), dmoz_topic("Top/B")))),
     play,
     lambda here: sets.DomainDataModule(here / "none").load(),
     lambda here: images(here),
