@@ -11,6 +11,8 @@ from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from fl_lightning.data import PartitionFunction
 from fl_lightning.words import short_repr
 
+_REGRESSION = "For targets to regress on give `regression=True` (on the command line `--regression`)."
+
 
 def check_there(needed: Iterable[str | None], present: Iterable[Any], of: object, kind: str = "column") -> None:
     """Raise ``ValueError`` for the first column, or split, that is needed and not there."""
@@ -47,12 +49,13 @@ def clients_of_column(
     return None
 
 
-def encode_classes(values: np.ndarray, name: str) -> tuple[np.ndarray, list[str]]:
+def encode_classes(values: np.ndarray, name: str, otherwise: str = _REGRESSION) -> tuple[np.ndarray, list[str]]:
     """Number the distinct values in ascending order.
 
     Args:
         values: Whole numbers, strings or booleans, shape (N,).
         name: The name of the values in errors.
+        otherwise: What to do if they are no classes.
 
     Returns:
         ``(labels, class_names)``: int64, shape (N,), and the values as strings.
@@ -64,8 +67,8 @@ def encode_classes(values: np.ndarray, name: str) -> tuple[np.ndarray, list[str]
         wrong = ~np.isfinite(values) | (values != np.rint(values))
         if wrong.any():
             raise ValueError(
-                f"{name} holds numbers that are not whole, such as {values[wrong][0]}, so they are not classes. For "
-                "targets to regress on give `regression=True` (on the command line `--regression`)."
+                f"{name} holds numbers that are not whole, such as {values[wrong][0]}, so they are not classes. "
+                f"{otherwise}"
             )
         values = values.astype(np.int64)
     distinct, labels = np.unique(values, return_inverse=True)

@@ -124,7 +124,7 @@ class TableDataModule(FederatedDataModule):
         # the same.
         if not all(_is_parquet(path) for path in paths):
             for key in keys:
-                if all(isinstance(value, str) for value in frame[key].dropna()):
+                if all(isinstance(value, str) for value in frame[key]):
                     frame[key] = _as_numbers(frame[key])
         clients = clients_of_column(self.client, self.partitioner, partial(_complete, frame))
         target = _complete(frame, self.label)
@@ -166,7 +166,8 @@ class TableDataModule(FederatedDataModule):
         parts = [x]
         names = list(numeric)
         for column in self.categorical:
-            codes, values = encode_classes(_complete(frame, column), f"Column {column!r}")
+            otherwise = "Leave it out of `categorical`."
+            codes, values = encode_classes(_complete(frame, column), f"Column {column!r}", otherwise)
             indicators = codes[:, None] == np.arange(len(values))
             parts.append(indicators.astype(np.float32))
             names += [f"{column}={value}" for value in values]

@@ -99,6 +99,13 @@ def test_the_error_of_a_round(mode: Any) -> None:
         assert error > 1e-5
 
 
+def test_adapters_begin_as_those_of_the_paper() -> None:
+    # A is uniform up to one by the root of the 400 inputs.
+    layer: Any = add_lora(nn.Sequential(nn.Linear(400, 3)), rank=50).get_submodule("0")
+    assert layer.lora_A.abs().max().item() == pytest.approx(1 / 20, rel=0.01)
+    assert not layer.lora_B.any()
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_adapters_of_peft_train_as_those_of_add_lora(mode: Any) -> None:
     peft = pytest.importorskip("peft")

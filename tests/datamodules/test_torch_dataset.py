@@ -118,4 +118,5 @@ def test_names_of_classes_and_a_collate_function():
     data = ready(Squares(targets=classes(12), classes=["a", "b", "c"]), collate_fn=len)
     assert data.class_names == ["a", "b", "c"]
     assert list(data.client_batches(0, generator=torch.Generator())) == [4]
-    assert ready(Squares(targets=classes(12), classes=["a", "b"])).class_names is None
+    for targets in (classes(12), [-1, 0, 1] * 4):
+        assert ready(Squares(targets=targets, classes=["a", "b"])).class_names is None
