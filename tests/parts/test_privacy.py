@@ -84,6 +84,8 @@ def test_the_least_noise_for_an_epsilon() -> None:
     noise = noise_for(4.0, 1e-5, mechanism, 100)
     spent = [epsilon_of([(Mechanism(z, 0.1), 100)], 1e-5) for z in (noise, 0.995 * noise)]
     assert spent[0] <= 4.0 < spent[1]
+    # Without rounds it is the least that is of use, 0.05; halving finds it to a thousandth.
+    assert noise_for(4.0, 1e-5, mechanism, 0) == 1639 / 2**15
 
 
 # ---- clipping and noise ----
