@@ -28,7 +28,7 @@ from fl_lightning.executors.stack.corrections import StackedCorrections
 from fl_lightning.executors.stack.optimizer import StackedOptimizer, check_elementwise
 from fl_lightning.executors.stack.randomness import nothing_drawn
 from fl_lightning.executors.stack.sources import DrawnBatches
-from fl_lightning.executors.vectorized import check_kept_is_unread, check_parts
+from fl_lightning.executors.vectorized import check_parts
 
 
 class HandsOn(parts.Exchange):
@@ -84,7 +84,6 @@ READS: list[Callable[[Any], Any]] = [
 #: What is in the way, by what it is.
 CAUSES: dict[str, Callable[[], Any]] = {
     "a part at both ends": lambda: check_parts(ALGORITHM),
-    "a part at the end": lambda: check_kept_is_unread(ALGORITHM, {"later", "earlier"}),
     "a term": lambda: StackedCorrections([Squares()], [], None, []),
     "an optimizer": lambda: check_elementwise(torch.optim.Adafactor(nn.Linear(1, 1).parameters())),
     "a decay of each client": lambda: with_decays(torch.optim.AdamW),
