@@ -195,9 +195,9 @@ def resumed(folder: Path, *sizes: int, frozen: bool = False) -> None:
 
 
 def fit_twice(callback: Any, rounds: int, written: float = 0.0) -> None:
-    """Fit two rounds at learning rate 0, write into the module, and fit again."""
+    """Fit one round at learning rate 0, write into the module, and fit again."""
     module, clients = Quadratic(0.0, [1.0]), quadratic_clients([1.0] * 3, [2.0, 4.0, 9.0])
-    trainer = fit_clients(callback, module, clients, 2)
+    trainer = fit_clients(callback, module, clients, 1)
     module.w.data += written
     trainer.fit_loop.max_epochs = rounds
     trainer.fit(module, datamodule=trainer.datamodule)  # type: ignore[attr-defined]
@@ -279,7 +279,7 @@ TOLD: dict[str, Callable[[Path], Any]] = {
     "a loader of one's own": lambda _: quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0)]).fit(
         Classifier(), datamodule=OwnLoader(clients_of(4, 4))
     ),
-    "a fit without rounds": lambda _: fit_twice(FedAvg(2), 2),
+    "a fit without rounds": lambda _: fit_twice(FedAvg(2), 1),
     "writes while models circulate": lambda _: fit_twice(RADFed(4, 2), 4, 5.0),
     "writes while results are under way": lambda _: fit_twice(FedBuff(3), 4, 5.0),
 }
