@@ -90,14 +90,13 @@ def test_whole_files_and_their_checksums(tmp_path: Path) -> None:
     torch.save({"a": torch.arange(999)}, path)
     assert files.is_whole(path)
     content = path.read_bytes()
-    for harmed in (content[:-9], content[:999] + bytes([content[999] ^ 1]) + content[1000:], b""):
-        path.write_bytes(harmed)
-        assert not files.is_whole(path)
     for place in range(len(content) - 700, len(content), 8):  # a table of contents that asks for anything
         path.write_bytes(content[:place] + bytes([content[place] ^ 16]) + content[place + 1 :])
         files.is_whole(path)
+    for harmed in (content[:-9], content[:999] + bytes([content[999] ^ 1]) + content[1000:], b""):
+        path.write_bytes(harmed)
+        assert not files.is_whole(path)
     assert not files.is_whole(tmp_path / "nowhere")
-    path.write_bytes(b"")
     # the SHA-256 of nothing
     assert files.checksum(path) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
