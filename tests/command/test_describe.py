@@ -29,7 +29,6 @@ def test_table_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert {path.name for path in tmp_path.iterdir()} == {"partition.png", "partition.html"}
     assert main([*DIGITS, "--output", str(tmp_path)]) == 1
     assert main([*DIGITS, "--output", str(tmp_path), "--overwrite"]) == 0
-    capsys.readouterr()
     assert main([*DIGITS, "--max-clients", "1"]) == 0
     assert capsys.readouterr().out.endswith("\n--output DIR writes a picture and a page.\n")
 

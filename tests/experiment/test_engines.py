@@ -132,9 +132,8 @@ def test_what_cannot_work_is_an_error_that_names_it(tmp_path: Path, monkeypatch:
     with pytest.raises(ValueError, match="`engine_options`: Parameter 'gpus' need"):
         start_slurm(print, 1, tmp_path, {"cluster": "debug", "gpus": 1})
     ended = Engine([SimpleNamespace(done=lambda: True, result=print)], print, "")
-    with monkeypatch.context() as patch:
-        patch.setattr(runner, "start_engine", lambda *_: ended)
-        lines.append(told(lambda: run_here(small(), tmp_path / "out", 1, engine="ray"), tmp_path))
+    monkeypatch.setattr(runner, "start_engine", lambda *_: ended)
+    lines.append(told(lambda: run_here(small(), tmp_path / "out", 1, engine="ray"), tmp_path))
     monkeypatch.setitem(sys.modules, "submitit", None)
     lines.append(told(lambda: start_engine("slurm", print, 1, tmp_path, {}), tmp_path))
     assert_as_in(Path(__file__).with_name("test_engines.txt"), lines, tmp_path)

@@ -23,9 +23,7 @@ from fl_lightning.command import main
 from fl_lightning.experiment import run_table
 from fl_lightning.experiment.files import read_json, write_json
 from fl_lightning.report import experiment_report
-from fl_lightning.report.notes import missing_columns
 from fl_lightning.report.page import Picture, Section
-from fl_lightning.report.results import Results, read_results
 
 HERE = Path(__file__).parent
 
@@ -165,7 +163,6 @@ def test_the_report_of_a_run_on_the_command_line(tmp_path: Path, capsys: pytest.
     page = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
     assert "digits: samples of each client by class; fold 0, seed 0." in page
     assert main(["report", str(tmp_path / "nothing")]) == 1
-    assert "`results` must hold results.csv and table.json, and " in capsys.readouterr().err
 
 
 DAMAGED = {
@@ -191,14 +188,6 @@ def test_damaged_results_are_named(tmp_path: Path) -> None:
 
     lines = messages({name: partial(damage, *how) for name, how in DAMAGED.items()}, tmp_path)
     assert_as_in(HERE / "damaged.txt", lines, tmp_path)
-
-
-def test_a_column_without_a_finite_value_is_told(written: Results, tmp_path: Path) -> None:
-    assert missing_columns(written) == ""
-    write_results(tmp_path)
-    for curve in (tmp_path / "cells").glob("easy-*/curve.csv"):
-        curve.write_text("round,val_acc\n1,\n2,nan\n")
-    assert missing_columns(read_results(tmp_path)) == "No run has logged a finite value of val_acc of easy."
 
 
 def test_figures_of_names_that_differ_in_case_have_files_of_their_own(

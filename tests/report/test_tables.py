@@ -256,13 +256,7 @@ def test_cost_counts_models_in_rounds_of_fedavg(tmp_path: Path) -> None:
     assert tables.costs_to_target(results, "easy", 0.45).loc[run, "cost"] == 4
 
 
-def test_cost_of_methods_to_targets(written: Results, tmp_path: Path) -> None:
-    table = tables.communication_table(written)
-    assert rows(table) == [
-        ["easy", "accuracy ≥ 50 %", "3", "6 (2.00x)"],
-        ["hard", "accuracy ≥ 50 %", "3+ (0 of 6 runs)", "6+ (0 of 6 runs)"],
-    ]
-    assert bold(table) == [(0, 2)]
+def test_cost_of_methods_to_targets(tmp_path: Path) -> None:
     # RADFed's scores are 0.51 to 0.56
     partly = tables.communication_table(write_results(tmp_path, targets=[0.535]))
     assert rows(partly)[0][2:] == ["3+ (0 of 6 runs)", "6+ (3 of 6 runs)"]
