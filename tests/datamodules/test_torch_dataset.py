@@ -119,4 +119,5 @@ def test_names_of_classes_and_a_collate_function():
     assert data.class_names == ["a", "b", "c"]
     assert list(data.client_batches(0, generator=torch.Generator())) == [4]
     for targets in (classes(12), [-1, 0, 1] * 4):
-        assert ready(Squares(targets=targets, classes=["a", "b"])).class_names is None
+        data = ready(Squares(targets=targets, classes=["a", "b"]), partitioner=partitioners.IIDPartitioner(2))
+        assert data.class_names is None

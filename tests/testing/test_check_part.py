@@ -203,9 +203,7 @@ def test_what_a_broken_round_has_changed_is_told(tmp_path: Path) -> None:
             self.counts = [0, self.count]
             return result
 
-    checks = PartChecks(
-        lambda: Federated(4, exchange=Counts(), executor="sequential"), BodyAndHead, six_clients, 2, tmp_path
-    )
+    checks = PartChecks(lambda: Federated(4, exchange=Counts()), BodyAndHead, six_clients, 2, tmp_path)
     with pytest.raises(
         PartCheckError, match=r"`rolls back` .* the same objects ends otherwise: callbacks/[^,]*/counts/1 differ"
     ):
