@@ -148,6 +148,7 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: fl.FedBuff(server=parts.Momentum(), server_lr=0.5),
         lambda: parts.VirtualClock(1, upload_bandwidth=3),
         lambda: train(fl.FedAsync(2, clock=parts.VirtualClock(1, bandwidth=[1, 2, 3]))),
+        lambda: train(fl.FedAsync(2, clock=parts.VirtualClock(1, bandwidth=1, upload_bandwidth=[1, 2, 3]))),
         lambda: parts.SharedLink(9, clients=[]),
         lambda: parts.SharedLink(9, clients=[1, 1]),
         lambda: train(fl.FedAvg(), VirtualTime(parts.VirtualClock(shared_links=[parts.SharedLink(9, clients=[2])]))),

@@ -83,6 +83,14 @@ def adapters() -> list[float]:
     return merged.tolist()  # type: ignore[no-any-return]
 
 
+def chance() -> list[float]:
+    """Return the times of a client's tasks, and which of them are lost."""
+    clock = parts.VirtualClock(lambda number, rng: rng.integers(1, 9, number), work=1, jitter=0.5, dropout=0.5)
+    clock.setup(begun().federation)
+    times = [clock.time(clock.duration(1, number)) for number in range(3)]
+    return [*times, *(float(clock.is_lost(1, number)) for number in range(9))]
+
+
 FAILING = parts.Participation(available=0.8, dropout=0.3, stragglers=0.5)
 DRAWS: dict[str, Callable[[], list[float]]] = {
     "uniform": tasks,
@@ -105,6 +113,7 @@ DRAWS: dict[str, Callable[[], list[float]]] = {
     "clusters": lambda: begun(schedule=parts.Clusters(number=2)).algorithm.schedule.models[1].tolist(),
     "widths": lambda: [width(client) for client in range(CLIENTS)],
     "new adapters": adapters,
+    "a clock": chance,
     "a generator": lambda: torch.rand(2, generator=begun().algorithm.sampler.generator()).tolist(),
     "a task's generator": lambda: torch.rand(2, generator=begun().algorithm.sampler.generator(TASK, 5)).tolist(),
 }
