@@ -87,9 +87,11 @@ class Lossy(ValidatedClassifier):
     def __init__(self, loss: Any) -> None:
         super().__init__()
         self.of = loss
+        # The first parameter has gradients of 0, whatever the loss is.
+        self.scale = nn.Parameter(torch.ones(1))
 
     def training_step(self, batch: Any) -> Tensor:  # type: ignore[override]
-        return self.of(self.layers(batch[0]), batch[1])  # type: ignore[no-any-return]
+        return self.of(self.layers(batch[0]), batch[1]) + 0 * self.scale.sum()  # type: ignore[no-any-return]
 
 
 def focal(scores: Tensor, y: Tensor) -> Tensor:

@@ -134,6 +134,11 @@ class CentersByAWeight(AddsNoise):
         return batch[0] - self.layers[0].weight.detach().mean(), batch[1]
 
 
+class CentersByAKeyword(AddsNoise):
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return batch[0] - torch.mean(input=self.layers[0].weight).detach(), batch[1]
+
+
 class ScalesByTheLossBefore(AddsNoise):
     last: Any = 1.0
 
@@ -152,6 +157,7 @@ class ScalesByTheLossBefore(AddsNoise):
         (AddsNoise, "None"),
         (ScalesTheLoss, "change `self.factor`"),
         (CentersByAWeight, "read the module's weights"),
+        (CentersByAKeyword, "read the module's weights"),
         pytest.param(ScalesByTheLossBefore, "read `self.last`", marks=pytest.mark.long),
     ],
 )

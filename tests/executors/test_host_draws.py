@@ -31,7 +31,7 @@ def draws_by_all(m: Any, x: Tensor, y: Tensor) -> Tensor:
     m.log("factor", factor)
     # A tensor has the type of the number that is drawn.
     factor = factor + torch.tensor([random.random()])[0]
-    return factor * F.cross_entropy(m(F.dropout(x, 0.2) + 0.1 * noise), y)
+    return factor * F.cross_entropy(m(x + F.dropout(x, 0.2) + 0.1 * noise), y)
 
 
 class DrawsInAHook(Classifier):
