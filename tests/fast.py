@@ -1,9 +1,9 @@
 """Run the tests that a change touches: ``make fast``.
 
 A changed file of a room, such as ``fl_lightning/parts/aggregations/robust.py``, runs ``tests/parts`` without its long
-cases; where that has tests of the file's name (``test_robust.py``), these alone. A changed test runs itself. The quick
-contracts (:data:`ALWAYS`) come after them. ``--since COMMIT`` compares with another commit than HEAD; more options go
-to pytest.
+cases; where that has tests of the file's name (``test_robust.py``), these and those of the room's messages. A changed
+test runs itself. The quick contracts (:data:`ALWAYS`) come after them. ``--since COMMIT`` compares with another commit
+than HEAD; more options go to pytest.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ def tests_of(path: Path) -> list[Path]:
     names = ROOMS.get(path.parts[0], ROOMS.get("/".join(path.parts[:2])))
     room = path.parts[1] if path.parts[0] == "fl_lightning" and len(path.parts) > 2 else path.parts[0]
     found = [TESTS / name for name in (names or [room, f"test_{path.stem}.py"])]
-    of_its_name = [each for folder in found if folder.is_dir() for each in folder.rglob(f"test_{path.stem}*.py")]
-    return (of_its_name if path.suffix == ".py" else []) or found
+    folders = [each for each in found if each.is_dir()]
+    of_its_name = [each for folder in folders for each in folder.rglob(f"test_{path.stem}*.py")]
+    of_messages = [each for folder in folders for each in folder.rglob("test_messages.py")]
+    return of_its_name + of_messages if of_its_name and path.suffix == ".py" else found
 
 
 def main() -> int:
