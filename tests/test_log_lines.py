@@ -6,6 +6,7 @@ import io
 import logging
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,6 +38,8 @@ def log() -> Iterator[logging.Logger]:
 def test_a_line_is_printed_above_a_bar(kind: str, log: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
+    # A stream that does not know whether it is a terminal comes before it.
+    log.addHandler(logging.StreamHandler(SimpleNamespace(write=str, flush=str)))
     log.addHandler(logging.StreamHandler(terminal))
     log_above_bars()
     console = Console(file=terminal, force_terminal=True, width=60)

@@ -58,8 +58,11 @@ def fit(*callbacks: Callback, ckpt_path: Any = None, **options: Any) -> dict[str
 
 
 @pytest.mark.auto_decides
-@pytest.mark.parametrize("executor", ["sequential", "auto"])
-def test_small_steps_have_one_thread_and_the_others_come_back(executor: str) -> None:
+@pytest.mark.parametrize(("executor", "cores"), [("sequential", {0, 1, 2, 3}), ("auto", {0, 1})])
+def test_small_steps_have_one_thread_and_the_others_come_back(
+    executor: str, cores: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: cores, raising=False)
     seen = fit(executor=executor)
     assert {number for numbers in seen.values() for number in numbers} == {1}
     assert all(seen.values())

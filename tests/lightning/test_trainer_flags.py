@@ -139,6 +139,17 @@ def test_a_profiler_reports_the_training_step(tmp_path: Path) -> None:
     assert rows["run_training_batch"][2].strip() == "8"
 
 
+def test_a_profiler_reports_what_a_users_own_step_does(tmp_path: Path) -> None:
+    class Stepping(Counting):
+        def optimizer_step(self, *args: Any, **options: Any) -> None:
+            super().optimizer_step(*args, **options)
+
+    profiler = SimpleProfiler(str(tmp_path), "report")
+    train_federatedly(Stepping(), clients_of(*SIZES), profiler=profiler)
+    [report] = tmp_path.glob("*.txt")
+    assert "SingleDeviceStrategy.backward" in report.read_text()
+
+
 def test_evaluation_without_and_after_fit() -> None:
     module = ValidatedClassifier()
     data = TensorDataModule(clients=clients_of(*SIZES), val=samples(6), test=samples(9, seed=3), batch_size=4)
