@@ -49,8 +49,12 @@ MAKERS: list[Callable[..., Any]] = [
 
 @pytest.mark.parametrize("make", MAKERS)
 def test_the_server_stays_where_no_client_has_a_weight(make: Callable[..., Any]) -> None:
-    assert float(fit_quadratic(callback := make(2, exchange=NoSamples()), Quadratic(0.5), TWO, rounds=3)) == 0.0
+    callback = make(2, exchange=NoSamples())
+    assert float(fit_quadratic(callback, Quadratic(0.5), TWO, rounds=3)) == 0.0
     assert callback.algorithm.server.moves == 0
+
+
+def test_the_server_stays_where_no_client_has_a_learning_rate() -> None:
     assert float(fit_quadratic(MIFA(2), Quadratic(0.0, 2.0), TWO, rounds=2)) == 2.0
 
 

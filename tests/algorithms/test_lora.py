@@ -376,11 +376,9 @@ def test_a_test_beside_ffa_freezes_nothing() -> None:
 
 def test_the_mean_of_products_needs_both_factors() -> None:
     # the server knows no product, so that there is no error of one; it has the mean of A
-    callback, kept, module = (
-        FedLoRA("average", 1.0, exchange=parts.PersonalParameters("*lora_B")),
-        Kept(),
-        Linear(rank=2),
-    )
+    callback = FedLoRA("average", 1.0, exchange=parts.PersonalParameters("*lora_B"))
+    kept = Kept()
+    module = Linear(rank=2)
     train(callback, module, 1, kept)
     factors = [result.vector[:8].view(2, 4) for result in kept.results]
     assert torch.allclose(module.net[0].lora_A, (4 * factors[0] + 8 * factors[1]) / 12, rtol=1e-12)

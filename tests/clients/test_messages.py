@@ -1,4 +1,4 @@
-"""What is refused of settings, modules and optimizers, before or after a client trains, is named."""
+"""Errors about settings, modules and optimizers: each is provoked once, and the file beside has what they say."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def merged(rule: parts.RobustAggregation, updates: Sequence[Sequence[float]] | T
             parts.GeometricMedian(max_iterations=2000, tolerance=0.0),
             [1.058399225964482, -1.5338317200355152, 0.43489461625264564, 2.6578982413865866],
         ),
-        # byzfl's parts.Krum(f) adds up one neighbour more than the paper's: it is that of f - 1
+        # byzfl's Krum(f) adds up one neighbour more than the paper's: it is that of f - 1
         (parts.Krum(1), [1.0, -2.0, 0.5, 3.0]),
         (parts.Krum(1, num_selected=5), [1.0, -1.75, 0.5, 2.85]),
         (
