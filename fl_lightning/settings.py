@@ -151,21 +151,21 @@ def check(name: str, value: Any, hint: Any) -> Any:
             raise ValueError(f"{name} must be {_in_words(hint)}, got {short_repr(value)}.")
         return value
     if kind is Literal:
-        _check_choice(name, value, args)
+        _check_choice(name, value, hint)
         return value
     if kind in (Union, UnionType):
         return _check_any(name, value, args)
     if hint is Callable or kind is Callable:
         if not callable(value):
-            raise TypeError(f"{name} must be a function, got {short_repr(value)}.")
+            raise TypeError(f"{name} must be {_in_words(hint)}, got {short_repr(value)}.")
         return value
     if kind in (list, Sequence):
         if not is_sequence(value):
-            raise TypeError(f"{name} must be a list, got {short_repr(value)}.")
+            raise TypeError(f"{name} must be {_in_words(hint)}, got {short_repr(value)}.")
         return [check(name, item, args[0]) for item in value]
     if hint is bool:
         if not isinstance(value, bool):
-            raise TypeError(f"{name} must be True or False, got {short_repr(value)}.")
+            raise TypeError(f"{name} must be {_in_words(hint)}, got {short_repr(value)}.")
         return value
     # A plain `float` or `int` may be a number of another type; its limits, if it has any, are checked above.
     if hint not in (Any, float, int):
@@ -179,10 +179,22 @@ def _is_number_in(value: Any, interval: str, *, whole: bool) -> bool:
 
 
 def _in_words(hint: Any) -> str:
-    """Return what a number with limits may be, such as ``"a whole number in [1, inf)"``."""
-    number_type, interval = get_args(hint)
-    number = "whole number" if number_type is int else "number"
-    return f"a {number} in {interval}"
+    """Return what a value of a type may be, such as ``"a whole number in [1, inf)"``."""
+    kind = get_origin(hint)
+    args = get_args(hint)
+    if kind is Annotated:
+        number = "a whole number" if args[0] is int else "a number"
+        return f"{number} in {args[1]}"
+    if kind is Literal:
+        choices = ", ".join(map(repr, args))
+        return f"one of {choices}" if len(args) > 1 else choices
+    if hint is Callable or kind is Callable:
+        return "a function"
+    if kind in (list, Sequence):
+        return "a list"
+    if hint is bool:
+        return "True or False"
+    return f"of the type {(kind or hint).__name__}"
 
 
 def _is_inside(value: float, interval: str) -> bool:
@@ -194,31 +206,32 @@ def _is_inside(value: float, interval: str) -> bool:
     return low < value < high
 
 
-def _check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
+def _check_choice(name: str, value: Any, hint: Any) -> None:
     """Raise ``ValueError`` if a value is none of the choices; True and 1 are different values."""
+    choices = get_args(hint)
     is_of_type = isinstance(value, type(choices[0])) and not isinstance(value, bool)
     if not is_of_type or value not in choices:
-        allowed = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"{name} must be one of {allowed}, got {short_repr(value)}.")
+        raise ValueError(f"{name} must be {_in_words(hint)}, got {short_repr(value)}.")
 
 
 def _check_any(name: str, value: Any, hints: Sequence[Any]) -> Any:
-    """Return a value that has one of several types; the error names all numbers, or is that of the first type."""
+    """Return a value that has one of several types; the error names all of them, or what is wrong in a list or text."""
     if value is None and type(None) in hints:
         return None
-    first_error: Exception | None = None
-    for hint in hints:
-        if hint is type(None):
-            continue
+    kinds = [hint for hint in hints if hint is not type(None)]
+    errors = []
+    for hint in kinds:
         try:
             return check(name, value, hint)
         except (TypeError, ValueError) as error:
-            first_error = first_error or error
-    assert first_error is not None
-    allowed = [_in_words(hint) for hint in hints if get_origin(hint) is Annotated]
-    if len(allowed) > 1:
-        raise ValueError(f"{name} must be {' or '.join(allowed)}, got {short_repr(value)}.")
-    raise first_error
+            errors.append(error)
+            is_such_a_list = get_origin(hint) in (list, Sequence) and is_sequence(value)
+            if is_such_a_list or (hint is str and isinstance(value, str)):
+                raise
+    if len(kinds) > 1 and not isinstance(value, type):
+        allowed = " or ".join(map(_in_words, kinds)).replace(" or of the type ", " or ")
+        raise type(errors[0])(f"{name} must be {allowed}, got {short_repr(value)}.")
+    raise errors[0]
 
 
 def _check_type(name: str, value: Any, cls: Any) -> None:

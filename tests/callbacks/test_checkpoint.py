@@ -230,12 +230,6 @@ TOLD: dict[str, Callable[[Path], Any]] = {
     "an accuracy that is to be small": lambda _: FederatedCheckpoint(monitor="val_acc", mode="min"),
     "a mode of nothing": lambda _: FederatedCheckpoint(mode="max"),
     "the default mode of nothing": lambda _: FederatedCheckpoint(mode="min"),  # as LightningCLI gives it
-    "no number of rounds": lambda _: FederatedCheckpoint(every_n_epochs=float("nan")),
-    "half a step": lambda _: FederatedCheckpoint(every_n_train_steps=1.5),
-    "a number in words": lambda _: FederatedCheckpoint(save_top_k="all"),
-    "a number too small": lambda _: FederatedCheckpoint(save_top_k=-2),
-    "a switch in words": lambda _: FederatedCheckpoint(verbose="no"),
-    "no rounds": lambda _: FederatedCheckpoint(last_every_n_epochs=0),
 }
 
 

@@ -14,6 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -21,6 +22,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import pytest
 import torch
+from helpers.written import assert_as_in, told
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -453,6 +455,23 @@ def test_arguments(make: Callable[..., Any], tmp_path: Path, monkeypatch: pytest
             if problem := refusal(lambda: make(**{**needed, name: value}), name, value):  # noqa: B023
                 problems.add(f"{name}={value!r}: {problem}")
     assert not problems, "\n".join(sorted(problems)[:20])
+
+
+def wrong_values() -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Yield calls with a wrong value of one argument, and what they are."""
+    for make in makers():
+        kinds = arguments_of(make)
+        needed = needed_by(make, kinds)
+        for name in kinds.keys() - shown_by_fedavg(make):
+            for value in kinds[name].wrong[:3]:
+                yield f"{make.__qualname__}({name}={short_repr(value)})", partial(make, **{**needed, name: value})
+
+
+def test_errors_say_what_an_argument_may_be(tmp_path: Path) -> None:
+    said = {call: told(make, tmp_path) for call, make in wrong_values()}
+    # One line for each text but for the value that it shows.
+    texts = {(call.split("=")[0], text.split(", got ")[0]): f"{call}: {text}" for call, text in reversed(said.items())}
+    assert_as_in(Path(__file__).with_name("wrong_values.txt"), sorted(texts.values()), tmp_path)
 
 
 ALGORITHMS = [each for each in makers() if inspect.isclass(each) and issubclass(each, fl.AggregationCallback)]

@@ -6,18 +6,14 @@ A new message with a value in it has a line here, and its text one in ``messages
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import numpy as np
 import pytest
 import torch
-from helpers.algorithms import public
 from helpers.small_table import small
-from helpers.tiny_files import set_up
 from helpers.toys import Fixed, Quadratic, fit_clients, quadratic_clients
 from helpers.written import told
 from torch import nn
@@ -25,8 +21,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fl_lightning as fl
 from fl_lightning import experiment, metrics, partitioners, parts, report
-from fl_lightning.data import ClientDatasetsModule, ClientSplit, Source, WithinClientSplit
-from fl_lightning.datamodules import CIFAR10DataModule, DMOZDataModule, TableDataModule, TorchDatasetDataModule
+from fl_lightning.data import ClientDatasetsModule, ClientSplit, WithinClientSplit
+from fl_lightning.datamodules import TableDataModule, TorchDatasetDataModule
 from fl_lightning.diagnostics import UpdateNorms
 from fl_lightning.executors import Executor, SequentialExecutor, make_executor
 from fl_lightning.experiment.build import make
@@ -41,8 +37,6 @@ GRAPH = TopicGraph(("Top/A", "Top/B"), np.array([[0, 1]]))
 ONE = quadratic_clients([1.0], [1.0])
 NAN = float("nan")
 POOLED = DataLoader(TensorDataset(X, X))
-#: Two clients that are there at first, and are away when their results could arrive.
-BRIEF = fl.VirtualClock(online={0: [(0, 1)], 1: [(0, 1)]}, delay=0.7)
 
 
 class Growing(fl.UniformSampler):
@@ -97,12 +91,6 @@ def begun(**options: Any) -> parts.Run:
     algorithm.run = parts.Run.begin(algorithm, parts.Federation(np.array([1, 2]), X[:1], parts.Layout.of_parameters(1)))
     algorithm.run.begin_round(2)
     return algorithm.run
-
-
-def one_without_samples(_: Path) -> None:
-    run = begun(schedule=parts.FineTuning())
-    run.federation.sizes[1] = 0
-    next(run.algorithm.schedule.finish(run.server))
 
 
 def result(**values: Any) -> parts.ClientResult:
@@ -170,11 +158,6 @@ class FourGroups(Quadratic):
         return torch.optim.SGD(groups, lr=self.lr, momentum=0.5)
 
 
-class Writes(L.Callback):
-    def on_client_end(self, trainer: Any, pl_module: Any, result: Any) -> None:
-        pl_module.w.data += 1.0
-
-
 class Lists(fl.TensorDataModule):
     """Compares a list with a text."""
 
@@ -217,27 +200,20 @@ MESSAGES = dict(line.split(": ", 1) for line in Path(__file__).with_name("messag
 ERRORS: dict[str, Callable[[Path], Any]] = {
     "an executor by name": lambda _: make_executor("sequential", 3),
     "an executor": lambda _: make_executor(SequentialExecutor(), 3),
-    "channels": lambda _: CIFAR10DataModule("x", IIDPartitioner(2), mean=[0.1, 0.2]),
     "windows of a client": lambda _: fl.VirtualClock(online={0: 5}),
-    "topics": lambda _: TopicGraph(5, []),
     "windows": lambda _: fl.VirtualClock(online={2: [(3, 1)]}),
     "a trace": trace,
-    "speeds": lambda _: train(fl.FedAsync(clock=fl.VirtualClock(speeds=[1.0, 2.0, 3.0]))),
-    "an empty fleet": lambda _: train(fl.FedBuff(3, clock=BRIEF)),
     "settings of an aggregation": lambda _: fl.FedAvg(weighting="uniform", aggregation=parts.Median()),
     "a number and a sampler": lambda _: fl.RADFed(2, 3, sampler=fl.UniformSampler(2)),
     "a sampler of arrivals": lambda _: fl.Federated(
         1, schedule=parts.Asynchronous(fl.VirtualClock()), sampler=fl.UniformSampler(2)
     ),
     "a class for a part": lambda _: fl.FedAvg(1, sampler=fl.UniformSampler),
-    "a choice": lambda _: fl.FedAvg(weighting="x"),
     "history and speeds": lambda _: fl.FedAsync(history=3, speeds=[1.0]),
-    "a rate and a server": lambda _: fl.FedBuff(server=parts.Momentum(), server_lr=0.5),
     "counts of stacked factors": lambda _: fl.FedLoRA("stack", padding="counts"),
     "a loss by hand": lambda _: fit_clients(fl.QFedAvg(1.0, 1.0), ByHand(0.1), ONE),
     "two metrics of a name": lambda _: score(fl.ClientMetrics(), fl.ClientMetrics(lambda *_: 1.0)),
     "no tensors to compare": lambda _: score(fl.ClientMetrics()),
-    "no checkpoint": lambda tmp_path: fl.load_preprocessing(tmp_path / "none.ckpt"),
     "two algorithms": lambda _: train(fl.FedAvg(), fl.FedProx(0.1)),
     "two observers": lambda _: train(fl.FedAvg(), UpdateNorms(), UpdateNorms()),
     "an observer alone": lambda _: quiet_trainer(callbacks=[UpdateNorms()]).fit(Quadratic(0.1), POOLED),
@@ -246,41 +222,26 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "an update": lambda _: train(fl.FedAvg(1.0, exchange=Breaks()), clients=1),
     "results": lambda _: train(fl.Federated(1.0, schedule=Leaves())),
     "a tensor of two": lambda _: train(fl.FedAvg(1.0, exchange=[parts.PersonalParameters(each) for each in "w*"])),
-    "a tensor": lambda _: train(fl.FedAvg(exchange=parts.PersonalParameters("v"))),
-    "a client without data": one_without_samples,
     "a loss": lambda _: parts.FairMean(1.0, parts.MeasuredLoss()).weight_of(result(loss=-1.5, summed_lr=[0.1])),
-    "a share": lambda _: parts.StalenessMixing(0.6, lambda late: 1.0 + late).merge(X, [result(staleness=1)]),
     "a cluster": lambda _: parts.Clusters(number=3).take_state_up(result().task, {"chosen": torch.tensor(3)}),
-    "clusters": lambda _: parts.Clusters(number=3).load_state_dict({"models": [X, X]}),
     "duals": lambda _: (
         begun(objective=parts.DynamicRegularizer(0.1)).parts[4].load_state_dict({"units": [0.2, "none"]})
     ),
     "other parts": lambda _: parts.Run.resume(
         begun(exchange=parts.Clip(1.0)).algorithm, begun().federation, begun().state_dict()
     ),
-    "another layout": lambda _: parts.Run.go_on(
-        begun(), replace(begun().federation, layout=parts.Layout.of_parameters(1, 1))
-    ),
     "an aggregate": lambda _: train(fl.FedAvg(aggregation=Short())),
     "two models at once": lambda _: train(fl.FedAsync(history=3, exchange=parts.TopK(0.5))),
     "a name": lambda _: make({"class_path": "fl_lightning.fedavg"}, "callback", fl.FedAvg),
     "a compressed message": lambda _: train(fl.FedAvg(exchange=Shorter())),
     "two compressors": lambda _: train(fl.FedAvg(exchange=[parts.TopK(0.5), parts.TopK(0.25)])),
-    "secure sums": lambda _: train(fl.RADFed(2, exchange=parts.SecureAggregation(1.0))),
-    "whole models": lambda _: train(fl.FedDF(nn.Linear(1, 1), public(), exchange=parts.PersonalParameters("w"))),
-    "a public module": lambda _: train(fl.FedDF(nn.Linear(1, 1), public())),
     "attackers": lambda _: train(fl.RADFed(2, exchange=parts.ALittleIsEnough([0]))),
-    "several batches a step": lambda _: train(fl.FedSAM(0.1, 1.0), accumulate_grad_batches=2),
-    "a momentum of all": lambda _: train(fl.Mime(1.0, exchange=parts.PersonalParameters("*"))),
     "another module": another_module,
     "another exchange": another_exchange,
     "metrics": lambda _: metrics.accuracy(torch.zeros(3, 2), torch.tensor([0.5, 1.5, 2.5])),
-    "a count": lambda _: fl.FedAvg(local_epochs=0),
     "a step of moves": lambda _: FeatureQPPartitioner(2, step=1.5, step_rule="relative").draw_solution([3.0], [1]),
     "a target": lambda _: fl.TensorDataModule([(X, X)], target=5).outputs_and_targets((X, X), X),
     "a column": a_column,
-    "pages": lambda tmp_path: set_up(DMOZDataModule(tmp_path)),
-    "a client without samples": lambda _: partitioners.c_score(np.array([[1, 2], [0, 0]])),
     "data sets of clients": lambda _: ClientDatasetsModule({"a": LABELS}),
     "tensors of clients": lambda _: fl.TensorDataModule([(LABELS,)]),
     "no preprocessing": no_preprocessing,
@@ -290,10 +251,6 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "a spec inside": lambda _: table(datamodule=NO_CLASS),
     "published": lambda _: table(published={"paper": {"scores": {"FedAvg": {"score": 1.0, "deviation": 2}}}}),
     # arguments that depend on each other
-    "a clock and speeds": lambda _: fl.FedAsync(clock=fl.VirtualClock(), speeds=3),
-    "a mode without a monitor": lambda _: fl.FederatedCheckpoint(mode="max"),
-    "few bits": lambda _: parts.SecureAggregation(1.0, 8, 9),
-    "a noise and an epsilon": lambda _: parts.DifferentialPrivacy(1.0, noise_multiplier=1.0, epsilon=2.0, delta=0.1),
     "a limited client that there is not": lambda _: LimitedClassesPartitioner(3, [3]),
     "limited clients alone": lambda _: LimitedClassesPartitioner(3, [0, 1, 2]),
     "a fold": lambda _: ClientSplit(fold=5),
@@ -303,9 +260,7 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "half a sample": lambda _: fl.SampleSplit().apply(2.5, IID),
     "a mask of test samples": lambda _: fl.SampleSplit(test="official").apply(LABELS, IID, LABELS == 0),
     "nothing to train on": lambda _: fl.SampleSplit(0.0, "official").apply(LABELS, lambda _: [[0]], np.arange(40)),
-    "a partitioner for a folder": lambda _: CIFAR10DataModule(IID),
     "tensors of two lengths": lambda _: fl.TensorDataModule([(X, X), (X, X[:3])]),
-    "a text of names": lambda _: Source(TensorDataset(X), LABELS, class_names="abcd"),
     "an array for a graph": lambda _: next(partitioners.diffuse(LABELS, GRAPH, 3)),
     "a text of names in a plot": lambda _: partitioners.plot_label_distributions(PARTITION, LABELS, class_names="abcd"),
     "no client in a plot": lambda _: partitioners.plot_label_distributions(PARTITION, LABELS, max_clients=0),
@@ -313,27 +268,18 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "durations of no time": lambda _: parts.calibrate_staleness(3, [1.0, 0.0]),
     "a duration of less than no time": lambda _: parts.calibrate_staleness(3, lambda rng: -1.0),
     "the last quantile": lambda _: parts.calibrate_staleness(3, 10, quantile=1.0),
-    "less than no worker": lambda _: experiment.run_table(small(), workers=-1),
-    "less than no retry": lambda _: experiment.run_table(small(), retries=-2),
-    "less than no second": lambda _: experiment.run_table(small(), checkpoint_seconds=-1.5),
     "no second": lambda _: experiment.run_table(small(), cell_timeout=0),
     "a table of a number": lambda _: experiment.read_table(3),
     "a report of a number": lambda _: report.partition_report(3),
     "results of a number": lambda _: report.experiment_report(3),
     "half a client in a plot": lambda _: report.plot_run(Path(), clients=[0.5]),
     # what clients' steps need
-    "FedNova that keeps": lambda _: fl.FedNova(momentum=0.9, optimizer_state="kept"),
-    "SCAFFOLD that keeps": lambda _: fl.Scaffold(momentum=0.9, optimizer_state="kept"),
-    "APFL that keeps": lambda _: fl.APFL(optimizer_state="kept"),
-    "one client": lambda _: train(fl.FedAvg(1), clients=1),
     "a changed loss by hand": lambda _: fit_clients(fl.MOON(1.0), ByHand(0.1), ONE),
     "no linear layer to name": lambda _: train(fl.MOON(1.0, output_layer="head")),
     "a loss of no layer": lambda _: train(fl.MOON(1.0)),
     "Nesterov and dampened momentum": lambda _: fit_clients(fl.FedNova(momentum=0.5), FourGroups(0.1), ONE),
     "no call of a layer": lambda _: fit_clients(fl.MOON(1.0, output_layer="others"), FourGroups(0.1), ONE),
-    "weights of a hook": lambda _: train(fl.FedAvg(1.0), Writes()),
     # warnings
-    "a fraction that is one client of two": lambda _: train(fl.FedAvg(0.4)),
     "a fraction that is one client of ten": lambda _: train(fl.FedAvg(0.1), clients=10),
     "a fraction that is two clients": lambda _: train(fl.FedAvg(0.2), clients=10),
     "a fraction that is one result": lambda _: train(fl.FedBuff(2, 0.1), clients=10),

@@ -93,7 +93,6 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: data.Source(X, clients=RAGGED),
     lambda _: data.Source(X, clients=[1.0, NAN, 2.0, 3.0]),
     lambda _: data.Source(X, clients=["a"]),
-    lambda _: data.Source("abc"),
     lambda _: data.Source([]),
     lambda _: data.Source((X, X[:2])),
     lambda _: data.Source(X, test_indices=[0.5]),
