@@ -97,11 +97,6 @@ class AutoExecutor(Executor):
     def _has_chosen(self) -> bool:
         return self.cause is not None or bool(self.reason)
 
-    @property
-    def _is_stacking(self) -> bool:
-        """Whether stacks were chosen, and none has failed since."""
-        return bool(self.reason) and self.cause is None
-
     def _take(self, choice: Choice) -> None:
         self._stacks.cause = choice.cause
         self.reason = choice.reason
@@ -119,7 +114,7 @@ class AutoExecutor(Executor):
         if not self._has_chosen:
             first, tasks = self._choose(tasks, training, algorithm)
             yield from first
-        if self._is_stacking:
+        if self.reason:
             yield from self._stacks.run(tasks, training, algorithm)
         else:
             yield from self._sequential.run(tasks, training, algorithm)
@@ -142,7 +137,7 @@ class AutoExecutor(Executor):
         first = list(self._sequential.run(tasks[:1], training, algorithm))
         mine: Choice | None = None
         # There are no counts where clients are only looked at, such as with IFCA's models.
-        if tasks and training.counts is not None:
+        if training.counts is not None:
             log.debug("%s.", str(training.counts).capitalize())
             mine = self._choice(tasks, training, training.counts)
         # Processes must agree: the first that has clients decides.

@@ -49,14 +49,12 @@ def channels_last(module: nn.Module) -> Iterator[bool]:
 
 def works_with_channels_last(training: LocalTraining, task: Task) -> bool:
     """Whether there are convolutions, and one of the client's batches has a gradient with their channels last."""
-    module = training.vector.module
-    if not any(isinstance(part, _CONVOLUTIONS) for part in module.modules()):
-        return False
     held = training.vector.read()
     client = ClientAtWork(task, held, held, training)
     try:
-        with preserved_generators(training.vector.device), channels_last(module) as changed:
-            next(client.gradients())
+        with preserved_generators(training.vector.device), channels_last(training.vector.module) as changed:
+            if changed:
+                next(client.gradients())
     except Exception:
         # It is a `view` across channels, say; the module may well work as it is.
         log.debug("The module cannot be trained with channels last", exc_info=True)

@@ -71,14 +71,15 @@ def using_threads(number: int | None, device: torch.device) -> Iterator[int | No
     Yields:
         Torch's own number; ``None`` if it is left alone.
     """
-    usual = _default_number() if device.type == "cpu" and number is not None else None
-    if number is not None and usual is not None:
-        torch.set_num_threads(number)
+    usual = _default_number() if device.type == "cpu" else None
+    if number is None or usual is None:
+        yield None
+        return
+    torch.set_num_threads(number)
     try:
         yield usual
     finally:
-        if usual is not None:
-            torch.set_num_threads(usual)
+        torch.set_num_threads(usual)
 
 
 def _default_number() -> int | None:

@@ -124,7 +124,7 @@ class VectorizedExecutor(Executor):
     def give_up(self, error: Exception) -> None:
         """Train clients one after the other from now on; the error's traceback goes to the debug log."""
         log.debug("Clients are not stacked", exc_info=error)
-        self.cause = str(error) if isinstance(error, CannotVectorize) else cause_of(error)
+        self.cause = cause_of(error)
         if self._were_stacked:
             rank_zero_warn(
                 f"Clients were trained in stacks before the checkpoint, and are not now: {self.cause}. The last digits "
@@ -199,14 +199,14 @@ class VectorizedExecutor(Executor):
         self._manner = STACKED
         return results
 
-    def _order(self, member: ClientAtWork) -> tuple[int, int, int]:
+    def _order(self, member: ClientAtWork) -> tuple[int, int]:
         """Return the key that puts the longest client first; neighbours' last batches have one size."""
         batch_size = self._training.data.batch_size
         last = member.task.num_samples
         if batch_size is not None:
             last = (last - 1) % batch_size
         steps = len(self._training.batches.windows(member.task))
-        return -steps, -last, member.task.slot
+        return -steps, -last
 
 
 #: Methods of parts that are called when a client starts.

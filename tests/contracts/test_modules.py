@@ -5,7 +5,9 @@ The entries of the zoo (``tests/zoo/modules``) are its registry: a new module is
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,9 @@ from zoo.fitting import Fit, fit
 from zoo.modules import ENTRIES
 from zoo.outcome import Outcome, compare
 from zoo.reference import Reference
+
+#: Why clients of an entry are not stacked.
+CAUSES = dict(line.split(": ", 1) for line in Path(__file__).with_suffix(".txt").read_text("utf-8").splitlines())
 
 
 @lru_cache(maxsize=2)
@@ -43,6 +48,7 @@ def test_modules(entry: Entry, executor: str) -> None:
     if executor == "vectorized":
         assert not compare(one_by_one(entry).everything, found.everything, entry.tolerance)
         assert (found.cause is None) == entry.stacked, found.cause
+        assert re.sub(r", line \d+", "", str(found.cause)) == CAUSES.get(entry.name, "None")
 
 
 def test_every_entry_has_a_name() -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import torch
@@ -17,10 +17,14 @@ from torch import Tensor, fx, nn
 from torchmetrics import MeanMetric
 
 from fl_lightning import parts
-from fl_lightning._lightning.stacks.recording import Logged, MetricCall
-from fl_lightning.executors.compiler.capture import CapturedStep
+from fl_lightning._lightning.stacks.recording import Keeper, Logged, MetricCall
+from fl_lightning.executors.compiler import causes
+from fl_lightning.executors.compiler.capture import _OPTIONS, CapturedStep, Step
 from fl_lightning.executors.compiler.check import _check_metrics_draw_nothing
 from fl_lightning.executors.compiler.dependence import Dependence
+from fl_lightning.executors.compiler.graph import Place, StackedGraph, Stacks
+from fl_lightning.executors.compiler.kept import _WatchedDict
+from fl_lightning.executors.compiler.nested import own_gradient
 from fl_lightning.executors.compiler.told import Unread, _Attribute
 from fl_lightning.executors.compiler.unmapped import _OF_EVERYTHING
 from fl_lightning.executors.stack.batches import stack_batches
@@ -31,10 +35,12 @@ from fl_lightning.executors.stack.sources import DrawnBatches
 from fl_lightning.executors.vectorized import check_parts
 
 
-class HandsOn(parts.Exchange):
+class Downloads(parts.Exchange):
     def download(self, task: parts.Task, model: Tensor) -> Tensor:
         return model
 
+
+class HandsOn(Downloads):
     upload = parts.Exchange.upload
 
 
@@ -57,9 +63,25 @@ def with_decays(kind: Any) -> Any:
     return StackedOptimizer(kind(layer.parameters()), [*layer.parameters()]).add_weight_decay([0.1, 0.2])
 
 
-def of_metric() -> Any:
-    call = MetricCall(Mean(), "update", [], None, "training_step")
-    return _check_metrics_draw_nothing(SimpleNamespace(logged=Logged(metric_calls=[call])))  # type: ignore[arg-type]
+def takes(step: Callable[..., Any], *inputs: Any) -> None:
+    stacks = Stacks([torch.ones(2, 3, requires_grad=True)], [], [], Mock())
+    StackedGraph(None, fx.symbolic_trace(step).graph, torch.enable_grad).run(stacks, inputs, flat=False)
+
+
+def step_of(kept: str, read: str) -> Step:
+    """Return a step that keeps something in one attribute and reads another one."""
+    call = MetricCall(Keeper(nn.Module(), kept), "assign", [], None, "training_step")
+    return Step(fx.Graph(), Mock(), Logged([], [call]), [], Dependence(frozenset({(f"self.{read}", "")})))
+
+
+def torch_says(msg: str) -> None:
+    with causes.errors_of_step():
+        raise RuntimeError(msg)
+
+
+@patch("torch._dynamo.graph_break", torch_says)
+def at_kept(look: Callable[[Any], Any]) -> None:
+    look(_WatchedDict(1, "own"))
 
 
 def of_cache(name: str) -> Any:
@@ -74,15 +96,20 @@ class ListedRecord(list[Any]):
 
 ALGORITHM: Any = SimpleNamespace(parts={"sampler": parts.UniformSampler(1), "exchange": HandsOn()})
 CACHES = [of_cache("G['torch'].table"), of_cache("G['my'].table")]
-READS_LAST: Any = SimpleNamespace(reads_what_is_kept_by=lambda other: "last")
+UPDATE = MetricCall(Mean(), "update", [], None, "training_step")
+WEIGHT = Place("parameters", 0)
+HOOK, STEP, BOTH = step_of("own", "last"), step_of("last", "other"), step_of("last", "last")
+PLACES = f'File "{torch.__file__}", line 3, in f; File "{causes.__file__}", line 4, in g'
 READING: Any = SimpleNamespace(_read_by_data={"of_data", "other"}, _read_by_hooks={"of_hook"})
 
 READS: list[Callable[[Any], Any]] = [
     *(bool, len, iter, str),
     *(lambda shown: shown[0], lambda shown: 1 in shown, lambda shown: shown == 1, lambda shown: shown.name),
 ]
+READS_OF_KEPT = (*READS, lambda shown: shown.__add__([]), lambda shown: shown.__iadd__([]))
 #: What is in the way, by what it is.
 CAUSES: dict[str, Callable[[], Any]] = {
+    "an old torch": patch("torch.__version__", "1")(patch.dict(_OPTIONS, x=1)(lambda: CapturedStep(Mock(), Mock()))),
     "a part at both ends": lambda: check_parts(ALGORITHM),
     "a term": lambda: StackedCorrections([Squares()], [], None, []),
     "an optimizer": lambda: check_elementwise(torch.optim.Adafactor(nn.Linear(1, 1).parameters())),
@@ -91,11 +118,19 @@ CAUSES: dict[str, Callable[[], Any]] = {
     "draws of numpy": lambda: during(np.random.rand),
     "draws of torch": lambda: during(partial(torch.rand, 1)),
     **{f"a look of kind {kind}": partial(look, Unread("own")) for kind, look in enumerate(READS)},
+    **{f"a look of kind {kind} at what is kept": partial(at_kept, look) for kind, look in enumerate(READS_OF_KEPT)},
     "a method of a logger": lambda: bool(_Attribute(Mock(), "1", "own").name()),
-    "a metric object": of_metric,
+    "a metric object": lambda: _check_metrics_draw_nothing(Mock(logged=Logged([], [UPDATE]))),
     "a median": lambda: _OF_EVERYTHING[torch.median](torch.ones(2, requires_grad=True)),
     "a cache": lambda: CapturedStep.read(Mock(), fx.Graph(), Dependence.of(CACHES, ())),
-    "what a hook keeps": lambda: CapturedStep._check_kept_is_unread(Mock(_steps={0: Mock()}), READS_LAST),
+    "what a step keeps and a hook reads": lambda: CapturedStep._check_kept_is_unread(Mock(_steps={0: STEP}), HOOK),
+    "what a hook reads and a step keeps": lambda: CapturedStep._check_kept_is_unread(Mock(_steps={0: HOOK}), STEP),
+    "what both keep": lambda: CapturedStep._check_kept_is_unread(Mock(_steps={0: BOTH}), BOTH),
+    "what is shared and written": lambda: takes(lambda w, s: ((s.add_(1) * w).sum(),), WEIGHT, torch.ones(3)),
+    "neither weights nor a batch": lambda: takes(lambda s: (s.sum(),), torch.ones(3)),
+    "a function that writes": lambda: own_gradient(Mock(), Mock(), dirty_idx=[0]),
+    "two effects": lambda: torch_says(f"side effects happened: double check: {['my.table', 'a']}"),
+    "what PyTorch explains": lambda: torch_says(f"Explanation: None known. \nfrom user code: {PLACES}"),
     "what data read": lambda: DrawnBatches.check_reads(READING, {"of_data", "of_hook"}),
     "what a hook of the data reads": lambda: DrawnBatches.check_reads(READING, {"of_hook"}),
     "a record and list": lambda: stack_batches([ListedRecord(1)]),

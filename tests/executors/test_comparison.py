@@ -37,6 +37,7 @@ class Model(pl.LightningModule):
         self.average = MeanMetric()
         self.kept: list[Any] = []
         self.count = 0
+        self.print = str
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         [x] = batch
@@ -56,6 +57,7 @@ def compare(change: Callable[[Any, dict[str, Any]], Any]) -> None:
     module = Model()
     usual = builtins.print
     with without_trace(module, Listeners(module, quiet_trainer(), [])) as traces:
+        module.log("mean", module.average)
         module.log("loss", torch.tensor(2.0))
         module.kept.append({"scores": torch.tensor([1.0, 2.0]), "name": "a", "bytes": b"a"})
         module.average.update(3.0)
@@ -68,10 +70,11 @@ def compare(change: Callable[[Any, dict[str, Any]], Any]) -> None:
             "tensors": [torch.tensor(2.0), torch.tensor([1.0, 2.0])],
         }
         change(module, notes)
-        calls = [LogCall("training_step", name, {}, place) for place, name in enumerate(notes["names"])]
+        calls = [LogCall("training_step", "mean", {}, module.average)]
+        calls += [LogCall("training_step", name, {}, place) for place, name in enumerate(notes["names"])]
         metric_calls = [notes[name] for name in ("keep", "update", "tell") if name in notes]
         traces.compare(Logged(calls, metric_calls), notes["tensors"], 1e-6)
-    assert (module.kept, module.count, builtins.print, "log" in vars(module)) == ([], 0, usual, False)
+    assert not (module.kept or module.count or "log" in vars(module)) and (builtins.print, module.print) == (usual, str)
     assert float(module.average.weight) == 0.0
 
 
@@ -87,6 +90,7 @@ def leaf(name: str, value: Any) -> Callable[[Any, dict[str, Any]], Any]:
 TRACES: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "logs other names": lambda m, notes: notes.update(names=["other"]),
     "as 'loss' is 2 alone and 3 in": tensor(0, 3.0),
+    "as 'loss' is 2 alone and nan in": tensor(0, float("nan")),
     "as 'loss' has 1 values alone and 2 in": tensor(0, [2.0, 2.0]),
     "as 'loss' is of another type": tensor(0, torch.tensor(2.0).double()),
     "changes `self.count`, ": lambda m, notes: setattr(m, "count", 1),
@@ -100,6 +104,7 @@ TRACES: dict[str, Callable[[Any, dict[str, Any]], Any]] = {
     "object (MeanMetric) is given something else": lambda m, notes: setattr(m.average, "_update_count", [1, 1]),
     "prints, or tells loggers, something else": lambda m, notes: notes.pop("tell"),
     "what `print` is given is 5 alone and 6 in": leaf("tell", 6.0),
+    "what `print` is given is of another form": leaf("tell", 6),
     "what `print` is given differs": leaf("tell", "round 1: 2.02"),
 }
 
@@ -125,6 +130,7 @@ RIGHT = Computed(torch.tensor([7.0, 30.0]), [], [BATCH], stepped=False)
     ("found", "mean", "cause"),
     [
         (RIGHT, 4.0, None),
+        (RIGHT._replace(losses=torch.tensor([8.0, 30.0])), 4.0, "the loss is 7 alone and 8 in"),
         (RIGHT._replace(losses=torch.tensor([7.0, 31.0])), 4.0, "the loss is 30 alone and 31 in"),
         (RIGHT._replace(gradients=[BATCH + torch.tensor([[0.0], [1.0]])]), 4.0, "of 'w' is 2 alone and 3 in"),
         (RIGHT._replace(gradients=[None]), 4.0, "of 'w' is there alone or in a stack only"),

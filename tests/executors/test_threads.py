@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -14,15 +15,17 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from fl_lightning import FedAvg, TensorDataModule
+from fl_lightning.executors.machine import Threads, using_threads
 
 HOOKS = ("on_train_start", "on_train_batch_start", "on_validation_batch_start", "on_round_end")
 
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let torch use both cores of a machine, as it does by itself."""
+    """Let torch use both cores that a process has, of a machine of seven, as it does by itself."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 7)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1}, raising=False)
     torch.set_num_threads(2)
     yield
@@ -58,15 +61,17 @@ def fit(*callbacks: Callback, ckpt_path: Any = None, **options: Any) -> dict[str
 
 
 @pytest.mark.auto_decides
-@pytest.mark.parametrize(("executor", "cores"), [("sequential", {0, 1, 2, 3}), ("auto", {0, 1})])
+@pytest.mark.parametrize(("executor", "threads"), [("sequential", 3), ("auto", 2)])
 def test_small_steps_have_one_thread_and_the_others_come_back(
-    executor: str, cores: set[int], monkeypatch: pytest.MonkeyPatch
+    executor: str, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: cores, raising=False)
+    if threads == 3:  # by default half of all, where the system does not say which a process has
+        monkeypatch.delattr("os.sched_getaffinity")
+    torch.set_num_threads(threads)
     seen = fit(executor=executor)
     assert {number for numbers in seen.values() for number in numbers} == {1}
     assert all(seen.values())
-    assert torch.get_num_threads() == 2
+    assert torch.get_num_threads() == threads
 
 
 def test_stacks_have_one_thread() -> None:
@@ -74,18 +79,27 @@ def test_stacks_have_one_thread() -> None:
 
 
 # 2 x 4 samples x (6 x 5 + 5 x 3) forward, as many for the weights' gradients, 2 x 4 x 5 x 3 for the hidden layer's: 840
-@pytest.mark.parametrize(("limit", "threads"), [(840, 2), (841, 1)])
+@pytest.mark.parametrize(("limit", "threads", "told"), [(840, 2, "2 threads."), (841, 1, "1 thread.")])
 def test_steps_of_much_arithmetic_have_all_threads(
-    limit: float, threads: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    limit: float, threads: int, told: str, monkeypatch: Any, tmp_path: Path, caplog: Any
 ) -> None:
     monkeypatch.setattr("fl_lightning.executors.machine.LARGE_STEP", limit)
     save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
     seen = fit(save)
+    assert f"one after the other. Torch uses {told}" in caplog.text
     # the first client decides: two batches of each of two clients in two rounds
     assert seen["on_train_batch_start"] == [1] * 2 + [threads] * 6
     assert set(seen["on_round_end"] + seen["on_validation_batch_start"]) == {threads}
     monkeypatch.setattr("fl_lightning.executors.machine.LARGE_STEP", 1e9)
     assert fit(save, ckpt_path=tmp_path / "last.ckpt", epochs=3)["on_train_start"] == [threads]
+
+
+def test_each_of_several_processes_has_one_thread_and_other_devices_leave_them_alone() -> None:
+    threads, counts = Threads(), MagicMock(flops=1e12)
+    with threads.of_fit(torch.device("cpu")):
+        threads.choose(counts, processes=2)
+    with using_threads(threads.chosen, torch.device("cuda")) as usual:
+        assert (threads.chosen, usual, torch.get_num_threads()) == (1, None, 2)
 
 
 def test_an_evaluation_has_the_threads_of_its_fit(tmp_path: Path) -> None:

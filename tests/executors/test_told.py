@@ -23,8 +23,8 @@ def tells(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
     if index % 2 == 0:
         print(f"round {m.current_epoch}, batch {index}: {loss:.3f}", end=";\n")
         print("sizes", batch[0].shape, loss.item(), loss.detach())
-    m.print("loss {:.2f} of {}".format(loss, "a batch"))
-    m.log("shown", loss, on_step=True)
+    m.print("loss {:.2f} of {shape}".format(loss, shape=batch[0].shape))  # noqa: UP032
+    m.log("shown", loss[None], on_step=True)
     m.log("of class 1", (batch[1] == 1).sum(), on_step=True)
     m.logger.experiment.add_scalar("loss", loss, m.global_step, walltime=index)
     m.logger.experiment.add_histogram("scores", m(batch[0]))

@@ -55,7 +55,6 @@ from fl_lightning.executors.compiler.nodes import inputs_of, nodes_of
 from fl_lightning.executors.compiler.notes import WatchedMetrics, logging_to, note_log
 from fl_lightning.executors.compiler.numbers import (
     CHANGING,
-    check_sizes,
     expect_rates,
     input_of_steps,
     is_decided_by,
@@ -372,7 +371,6 @@ class CapturedStep:
         """
         if dependence.refusal is not None:
             raise CannotVectorize(dependence.refusal)
-        check_sizes(source)
         with self._context():
             reader = Reader(source, self._metrics.known, loss, assigned or {}, self._hook or "training_step")
         graph = StackedGraph(source.owning_module, reader.graph, self.context_of_steps)
@@ -566,14 +564,12 @@ def _by_steps(
         capture: Captures it for a number of steps.
         steps_so_far: The numbers.
     """
-    step, inputs = capture(steps_so_far[0])
     everybody = list(range(len(steps_so_far)))
-    if not step.dependence.counts_steps:
-        return [(everybody, step, inputs)]
     found: dict[Step, tuple[list[int], Step, list[Any]]] = {}
     for place, number in enumerate(steps_so_far):
-        if place:
-            step, inputs = capture(number)
+        step, inputs = capture(number)
+        if not step.dependence.counts_steps:
+            return [(everybody, step, inputs)]
         of_steps = input_of_steps(step.source)
         if of_steps is not None:
             inputs[of_steps] = Place("steps_so_far", 0)

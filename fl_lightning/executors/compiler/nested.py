@@ -78,7 +78,6 @@ def own_gradient(forward: fx.GraphModule, backward: fx.GraphModule, *inputs: Any
             needed = output[number:]
             tensors = [value for value in needed if isinstance(value, Tensor)]
             ctx.save_for_backward(*tensors)
-            ctx.mark_non_differentiable(*[output[place] for place in without_gradient], *tensors)
             # Sizes and other values stay as they are.
             ctx.needed = [_A_TENSOR if isinstance(value, Tensor) else value for value in needed]
 
@@ -89,5 +88,6 @@ def own_gradient(forward: fx.GraphModule, backward: fx.GraphModule, *inputs: Any
             with torch.set_grad_enabled(torch.is_grad_enabled()):
                 return backward(*gradients[:number], *needed)
 
-    found: tuple[Any, ...] = Mapped.apply(*inputs)
-    return found[:number]
+    found = Mapped.apply(*inputs)[:number]
+    # `vmap` passes over what `ctx.mark_non_differentiable` says.
+    return tuple(each.detach() if place in without_gradient else each for place, each in enumerate(found))

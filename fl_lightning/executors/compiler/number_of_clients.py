@@ -75,11 +75,9 @@ def graph_for_any(few: fx.Graph, more: fx.Graph) -> tuple[fx.Graph, list[Size]]:
     def argument(of_few: Any, of_more: Any) -> Any:
         if isinstance(of_few, fx.Node) and twins[of_few] is of_more:
             return copies[of_few]
-        if type(of_few) is not type(of_more):
-            raise DependsOnNumber
         if of_few == of_more:
             return of_few
-        if type(of_few) is not int:
+        if not type(of_few) is type(of_more) is int:
             raise DependsOnNumber
         return input_of(Size(of_few, of_more - of_few))
 
@@ -90,7 +88,7 @@ def graph_for_any(few: fx.Graph, more: fx.Graph) -> tuple[fx.Graph, list[Size]]:
             raise DependsOnNumber
         args, kwargs = pytree.tree_unflatten(list(map(argument, leaves, other_leaves)), spec)
         twins[node] = twin
-        copies[node] = graph.create_node(node.op, node.target, args, kwargs, node.name, node.type)
+        copies[node] = graph.create_node(node.op, node.target, args, kwargs)
         if node.op == "placeholder":
             last_input = copies[node]
     return graph, list(sizes)

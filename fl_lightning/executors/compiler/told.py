@@ -35,7 +35,7 @@ from fl_lightning.executors.compiler.notes import metric_call
 #: Takes what a listener is told: the listener's number, the method, its arguments, and those by name.
 Take = Callable[[str, str, tuple[Any, ...], dict[str, Any]], None]
 #: What a step tells a listener.
-ToldCalls = list[tuple[str, str, Any]]
+ToldCalls = list[tuple[str, Any]]
 
 _usual_print = builtins.print
 
@@ -115,7 +115,7 @@ class Listeners:
             # The step may go on to write to tensors.
             shown = with_texts((_shown(path, args), kwargs))
             given = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach().clone(), shown)
-            calls.append((number, path, given))
+            calls.append((path, given))
 
         with self._replaced(*self._stand_ins(take)):
             yield calls
@@ -185,11 +185,9 @@ class Unread:
 
     def __bool__(self) -> bool:
         _refuse(self._path)
-        return False
 
     def __len__(self) -> int:
         _refuse(self._path)
-        return 0
 
     def __iter__(self) -> Any:
         _refuse(self._path)
@@ -199,17 +197,14 @@ class Unread:
 
     def __contains__(self, key: Any) -> bool:
         _refuse(self._path)
-        return False
 
     def __eq__(self, other: object) -> bool:
         _refuse(self._path)
-        return False
 
     __hash__ = object.__hash__
 
     def __str__(self) -> str:
         _refuse(self._path)
-        return ""
 
     def __getattr__(self, name: str) -> Unread:
         # PyTorch asks one that is not yet made.

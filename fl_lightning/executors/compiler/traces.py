@@ -106,7 +106,7 @@ class Traces:
         found = [call for call in logged.metric_calls if isinstance(call.metric, Listener)]
         if len(found) != len(self._told):
             raise CannotVectorize("`training_step` prints, or tells loggers, something else in a stack")
-        for call, (_, path, arguments) in zip(found, self._told, strict=True):
+        for call, (path, arguments) in zip(found, self._told, strict=True):
             _compare_values(f"what `{path}` is given", arguments, _arguments(call, tensors), bound)
 
     def _compare_metrics(self, logged: Logged, tensors: Sequence[Tensor], bound: float) -> None:

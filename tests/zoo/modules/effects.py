@@ -10,6 +10,7 @@ import os
 import random
 import tempfile
 import threading
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -202,7 +203,7 @@ def logs(module: Any, n: int, loss: Tensor) -> None:
 
 
 def appends(module: Any, n: int, loss: Tensor) -> None:
-    with LINES.open("a") as file:
+    with open(LINES, "a") as file:
         file.write(f"{n}\n")
 
 
@@ -215,14 +216,6 @@ def by_thread(module: Any, n: int, loss: Tensor) -> None:
 def caught(module: Any, n: int, loss: Tensor) -> None:
     with contextlib.suppress(Exception):
         module.logger.log_metrics({"mine": 1.0}, 0)
-
-
-def own_draw(module: Any, n: int, loss: Tensor) -> Tensor:
-    return torch.rand((), generator=module.kept)
-
-
-def set_last(module: Any, n: int, loss: Tensor) -> None:
-    module.last = n
 
 
 def in_dictionary(module: Any, n: int, loss: Tensor) -> None:
@@ -265,7 +258,7 @@ ENTRIES = [
         does("global list by a helper", lambda m, n, loss: remember(n)),
         does("cache of a function", lambda m, n, loss: 1 + 0.01 * table(2).numel() * table.cache_info().hits),
         does("counts in the data module", in_data_module, by_hand=False),
-        does("own generator", own_draw, lambda: torch.Generator().manual_seed(7)),
+        does("own generator", lambda m, *_: torch.rand((), generator=m.kept), lambda: torch.Generator().manual_seed(7)),
         does("logs a message", logs),
         does("appends to a file", appends),
         Entry("made by the first step", MadeOnce),
@@ -275,11 +268,13 @@ ENTRIES = [
 LONG = [
     does("numbers in a list, stacks of two", lambda m, n, loss: m.kept.append(n), federated={"clients_at_once": 2}),
     does("keeps the last loss", lambda m, n, loss: setattr(m, "kept", loss.detach())),
-    does("setter", set_last),
+    does("setter", lambda m, n, loss: setattr(m, "last", n)),
     does("number of a tensor kept", lambda m, n, loss: m.kept.append(loss.item())),
     does("calls a logger, exceptions caught", caught),
     does("prints a value", lambda m, n, loss: print(f"{loss:.5f}")),
     losing("batch changed in place", lambda m, x, y: F.cross_entropy(m(x.mul_(2)), y)),
+    does("draws of Python", lambda m, n, loss: random.random()),
+    does("draws of numpy", lambda m, n, loss: np.random.beta(1.0, 1.0)),
     *one_by_one(
         does("attribute replaced", lambda m, n, loss: setattr(m, "kept", n)),
         does("hparams", in_hyperparameters),
@@ -291,8 +286,6 @@ LONG = [
         does("tensor by .data", lambda m, n, loss: m.kept.data.add_(n).sum() / 10, lambda: torch.zeros(2)),
         does("iterator that counts", lambda m, n, loss: 1 + next(m.kept) / 9, itertools.count),
         does("numpy's generator", lambda m, n, loss: m.kept.random(), lambda: np.random.default_rng(3)),
-        does("draws of Python", lambda m, n, loss: random.random()),
-        does("draws of numpy", lambda m, n, loss: np.random.beta(1.0, 1.0)),
         does("closure", lambda m, n, loss: m.kept[1](n), in_closure),
         does("global number", in_global),
         does("class that is no module", in_other_class),
@@ -301,8 +294,10 @@ LONG = [
         does("logger of another trainer", lambda m, n, loss: LOGGER.log_metrics({str(n): loss.item()}, step=0)),
         does("thread", by_thread),
         does("function that is not compiled", lambda m, n, loss: disabled(n)),
-        does("asks whether it is compiled", lambda m, n, loss: 2.0 if torch.compiler.is_compiling() else None),
-        does("other mode each time", lambda m, n, loss: m.layers.train(not m.layers.training) and None),
+        does("draws by Python's choice", lambda m, n, loss: random.choice([0.5, 2.0])),
+        does("warns", lambda m, n, loss: warnings.warn("a step", stacklevel=1)),
+        does("makes a layer", lambda m, n, loss: torch.nn.Linear(3, 1).double()(loss.expand(3)).sum()),
+        does("reads its state", lambda m, n, loss: sum(value.sum() for value in m.layers.state_dict().values())),
         losing("numpy of a batch", lambda m, x, y: F.cross_entropy(m(x), y) * float(np.exp(x.numpy().mean()))),
         Entry("made again for other sizes", MadeForEachSize),
     ),
