@@ -82,7 +82,7 @@ def balance(
     """
     shares: list[list[Task]] = [[] for _ in range(num_ranks)]
     loads = [0.0] * num_ranks
-    pairs = sorted(zip(costs, tasks, strict=True), key=lambda pair: (-pair[0], pair[1].slot))
+    pairs = sorted(zip(costs, tasks, strict=True), key=lambda pair: -pair[0])
     for cost, task in pairs:
         rank = owner(task, num_ranks)
         if rank is None:

@@ -118,8 +118,6 @@ def errors_of_step() -> Iterator[None]:
     """Raise ``CannotVectorize`` for any error of the user's step, which raises it again alone if it is a mistake."""
     try:
         yield
-    except CannotVectorize:
-        raise
     except Exception as error:
         raise CannotVectorize(cause_of(error)) from error
 

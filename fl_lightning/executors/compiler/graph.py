@@ -287,7 +287,7 @@ class StackedGraph:
         tensors = [value for value in values if isinstance(value, Tensor)]
         # The casts of autocast are operations of the list.
         device = stacks.parameters[0].device.type
-        with torch.no_grad(), self._context(), _without_autocast(device), errors_of_step():
+        with torch.no_grad(), self._context(), torch.autocast(device, enabled=False), errors_of_step():
             losses, *found = flat.run(*tensors, *[size.of(number) for size in flat.sizes])
         gradients: list[Tensor | None] = [None] * len(stacks.parameters)
         if flat.steps:
@@ -349,7 +349,6 @@ class StackedGraph:
             ones = torch.ones_like(losses)
             gradients = torch.autograd.grad(losses, list(parameters.values()), ones, allow_unused=True)
             outputs = [losses.detach().reshape(len(losses)), *(tensor.detach() for tensor in kept)]
-            used.clear()
             for number, gradient in zip(parameters, gradients, strict=True):
                 if gradient is not None:
                     used.append(number)
@@ -385,12 +384,6 @@ def _form(value: Any, place: Any) -> Any:
         return value
     shape = value.shape[1:] if isinstance(place, Place) else value.shape
     return shape, value.stride(), value.dtype
-
-
-def _without_autocast(device: str) -> AbstractContextManager[Any]:
-    if torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
-    return nullcontext()
 
 
 def _copy(value: Any) -> Any:
