@@ -103,17 +103,13 @@ class WatchedContainers:
             nodes: The nodes of inputs and outputs, by the identities of what stands for them.
 
         Raises:
-            CannotVectorize: If that is not made of tensors that the graph computes.
+            CannotVectorize: If that is not made of tensors that the graph computes. Others may be numbers or texts that
+                change from step to step, of which Dynamo guards none that it only hands on.
         """
         leaves, spec = pytree.tree_flatten(value)
-        if not any(isinstance(leaf, Tensor) for leaf in leaves):
+        if not leaves or not all(isinstance(leaf, Tensor) and id(leaf) in nodes for leaf in leaves):
             raise CannotVectorize(changes([f"self.{name}"]))
-        for place, leaf in enumerate(leaves):
-            if id(leaf) in nodes:
-                leaves[place] = nodes[id(leaf)]
-            elif not isinstance(leaf, (bool, int, float, str, type(None))):
-                raise CannotVectorize(changes([f"self.{name}"]))
-        noted = pytree.tree_unflatten(leaves, spec)
+        noted = pytree.tree_unflatten([nodes[id(leaf)] for leaf in leaves], spec)
         with graph.inserting_before(graph.output_node()):
             graph.call_function(metric_call, (str(self.number(part, name)), "assign", noted))
 
