@@ -36,6 +36,7 @@ class Kept(Changed):
         self.last: Any = None
         self.average, self.score = MeanMetric(), MulticlassF1Score(3)
         self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("before", torch.zeros(3))
 
     def on_train_epoch_start(self) -> None:
         self.factor, self.whole = 1 + 0.1 * self.current_epoch, self.current_epoch
@@ -275,11 +276,6 @@ def reads_the_step_before(m: Any, loss: Tensor, batch: Any, index: int) -> Tenso
     return loss if before is None else loss + 0.1 * before * loss
 
 
-def sets_the_last(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
-    m.last = loss.detach()
-    return loss
-
-
 class ReadsItInAHook(Kept):
     def on_after_backward(self) -> None:
         for parameter in self.parameters():
@@ -322,10 +318,11 @@ class ReturnsNothingForSome(Kept):
     ("change", "cause", "kind"),
     [
         (lambda m, loss, _, index: setattr(m, "last", (loss.detach(), index)) or loss, "changes `self.last`, ", Kept),
+        (lambda m, loss, *_: setattr(m, "before", m.mean) or loss, "changes the module, of which there is", Kept),
         (reads_what_it_keeps, "object that is no tensor", Kept),
         (reads_it_by_another_name, "`training_step` reads `self.same`, ", KeptTwice),
         (reads_the_step_before, "`training_step` changes `self.last`, of which", Kept),
-        (sets_the_last, "line ", ReadsItInAHook),
+        (lambda m, loss, *_: setattr(m, "last", loss.detach()) or loss, "line ", ReadsItInAHook),
         (as_large_as_counted, "global_step", Kept),
         (plain, "returns nothing", ReturnsNothingForSome),
         (plain, "mode of a layer", SetsAModeAfterwards),

@@ -610,9 +610,10 @@ def _assignments(
     place_of_loss = outputs.get(id(loss), 0)
     assigned: dict[int, int] = {}
     for change in new_buffers:
-        assigned[outputs[id(change.new)]] = inputs.get(id(change.old), -1)
+        # An output that is missing is the batch, say, or another buffer.
+        assigned[outputs.get(id(change.new), -1)] = inputs.get(id(change.old), -1)
     others = [place for identity, place in outputs.items() if identity not in kept]
     are_known = {place_of_loss, *assigned} >= set(others)
-    if not are_known or -1 in assigned.values():
+    if not are_known or -1 in (*assigned, *assigned.values()):
         raise CannotVectorize("`training_step` changes the module, of which there is one for all clients")
     return place_of_loss, assigned
