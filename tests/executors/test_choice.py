@@ -83,7 +83,9 @@ def test_little_arithmetic_is_stacked_and_told_once(caplog: pytest.LogCaptureFix
 def test_why_there_is_no_stack_of_two(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         fit(FedAvg(4, clients_at_once=1, seed=1), linear(), epochs=1)
-    assert told(caplog) == ["Clients train one after the other: `clients_at_once` is 1."]
+        fit(FedAvg(4, clients_at_once=1, seed=1, executor="vectorized"), linear(), epochs=1)
+    reasons = "`clients_at_once` is 1", "a stack would have one model"
+    assert told(caplog) == [f"Clients train one after the other: {reason}." for reason in reasons]
 
 
 def of_model(values: int, device: str = "cpu", processes: int = 1, nodes: int = 1) -> Any:

@@ -254,11 +254,6 @@ def test_stacked(name: str) -> None:
 # ---- what is refused ----
 
 
-def reads_what_it_keeps(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
-    m.kept.append(loss.detach())
-    return loss * torch.stack(m.kept).mean()
-
-
 def reads_it_by_another_name(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
     m.kept.append(loss.detach())
     return loss * (1 + sum(m.same[:2]))
@@ -302,11 +297,6 @@ def as_large_as_counted(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
     return loss + torch.zeros(m.global_step + 1).sum()
 
 
-def flips_the_mode(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
-    m.layers.train(not m.layers.training)
-    return loss
-
-
 class ReturnsNothingForSome(Kept):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
         if batch[0].max() > 2.2:
@@ -319,14 +309,14 @@ class ReturnsNothingForSome(Kept):
     [
         (lambda m, loss, _, index: setattr(m, "last", (loss.detach(), index)) or loss, "changes `self.last`, ", Kept),
         (lambda m, loss, *_: setattr(m, "before", m.mean) or loss, "changes the module, of which there is", Kept),
-        (reads_what_it_keeps, "object that is no tensor", Kept),
+        (lambda m, loss, *_: m.kept.append(loss.detach()) or loss * torch.stack(m.kept).sum(), "no tensor", Kept),
         (reads_it_by_another_name, "`training_step` reads `self.same`, ", KeptTwice),
         (reads_the_step_before, "`training_step` changes `self.last`, of which", Kept),
         (lambda m, loss, *_: setattr(m, "last", loss.detach()) or loss, "line ", ReadsItInAHook),
         (as_large_as_counted, "global_step", Kept),
         (plain, "returns nothing", ReturnsNothingForSome),
         (plain, "mode of a layer", SetsAModeAfterwards),
-        (flips_the_mode, "mode of a layer", Kept),
+        (lambda m, loss, *_: m.layers.train(not m.layers.training) and loss, "mode of a layer", Kept),
         pytest.param(divides_by_the_last, "`self.last`, and another one reads it", ReadsWhatAHookKeeps, marks=LONG),
         pytest.param(reads_it_in_every_second_step, "raises TypeError: ", Kept, marks=LONG),
     ],

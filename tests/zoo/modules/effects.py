@@ -48,6 +48,9 @@ class Does(Classifier):
         self.kept, self.act = make(), act
         self.save_hyperparameters({"seen": 0})
 
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        super().print("by the module", *args, **kwargs)
+
     @property
     def last(self) -> int:
         return 0
