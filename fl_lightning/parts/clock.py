@@ -162,7 +162,9 @@ class VirtualClock(ShowsArguments):
             raise ValueError(f"`online` must name training clients, 0 to {number - 1}, got {max(online)}.")
         if isinstance(work, str):
             federation.check_sizes_stay(f"`work={work!r}` of a clock", "Give `work` as a number.")
-        works = _each("work", federation.local_work(work) if isinstance(work, str) else work, number)
+            works = [_exact(units) for units in federation.local_work(work)]
+        else:
+            works = [_exact(work)] * number
         paces = _each("speeds", speeds, number)
         delays = _each("delay", self.delay, number)
         #: How long each client takes without its messages, and these on its own line, both ways together.
@@ -176,7 +178,7 @@ class VirtualClock(ShowsArguments):
             for window in windows:
                 times += [_exact(edge) for edge in window if edge != math.inf]
         self.ticks_per_unit = _common_ticks(times, bool(self.jitter or together))
-        self._durations = [max(1, round(duration * self.ticks_per_unit)) for duration in exact]
+        self._durations = [round(duration * self.ticks_per_unit) for duration in exact]
         self._windows: dict[int, list[tuple[int, int]]] = {}
         for client, windows in online.items():
             self._windows[client] = sorted((self._ticks(begin), self._ticks(end)) for begin, end in windows)
@@ -216,7 +218,7 @@ class VirtualClock(ShowsArguments):
         ticks = self._durations[client]
         if share != 1:
             exact = self._local[client] * share + self._messages[client]
-            ticks = max(1, round(exact * self.ticks_per_unit))
+            ticks = round(exact * self.ticks_per_unit)
         return ticks + self._jitter(client, number)
 
     def durations_together(self, tasks: Sequence[tuple[int, int, Fraction]]) -> list[int]:
@@ -235,7 +237,7 @@ class VirtualClock(ShowsArguments):
             local[place] = self._local[client] * share + self._jitter(client, number) / self.ticks_per_unit
         received = self._down.arrivals(clients, np.zeros(len(tasks)))
         answered = self._up.arrivals(clients, received + local)
-        return [max(1, round(time * self.ticks_per_unit)) for time in answered.tolist()]
+        return [round(time * self.ticks_per_unit) for time in answered.tolist()]
 
     def _jitter(self, client: int, number: int) -> int:
         """Return the ticks that a task takes by chance."""
@@ -259,13 +261,10 @@ class VirtualClock(ShowsArguments):
         begin, _ = window
         return max(tick, begin)
 
-    def leaves_at(self, client: int, tick: int) -> int | None:
-        """Return the tick at which the client, which is there, goes; ``None`` if it stays."""
+    def leaves_at(self, client: int, tick: int) -> int:
+        """Return the tick at which the client, which is there, goes; one that never comes if it stays."""
         window = self._window(client, tick)
-        if window is None or client not in self._windows:
-            return None
-        _, end = window
-        return end
+        return _FOREVER if window is None else window[1]
 
     def _window(self, client: int, tick: int) -> tuple[int, int] | None:
         """Return the first of a client's windows that ends after a tick."""

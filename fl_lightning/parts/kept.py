@@ -91,8 +91,7 @@ class States:
     def keep(self) -> None:
         """Make the declared state the boundary's."""
         self._kept = {}
-        for name in vars(self).get("_states", ()):
-            value = vars(self)[name]
+        for name, value in self.declared().items():
             if isinstance(value, ClientVectors):
                 value.keep()
             self._kept[name] = snapshot(value)

@@ -210,10 +210,8 @@ class Part(States):
 
     def commit_vectors(self) -> None:
         """Let clients' new vectors count in their means; call it on all processes together."""
-        for name in vars(self).get("_states", ()):
-            held = vars(self)[name]
-            if isinstance(held, ClientVectors):
-                held.commit()
+        for held in self.client_vectors.values():
+            held.commit()
 
 
 def personal_model(parts: Iterable[Part], client: int, model: Tensor) -> Tensor:

@@ -143,7 +143,7 @@ class Server(States):
         else:
             method = "merge"
             merged = self._merge_all(aggregation, model)
-            mean, _ = self._buffer_mean.pop(None, buffers)
+            mean, _ = self._buffer_mean.pop()
         if merged is None:
             return None
         finite = layout.num_parameters
@@ -190,7 +190,7 @@ class Server(States):
         if not self._everywhere:
             gathered = self.federation.gather_results(results)
             results = sorted(gathered, key=lambda result: result.task.slot)
-        return self._exchange.collude(results) if self._exchange.colludes else results
+        return self._exchange.collude(results)
 
     def replace(self, model: Tensor) -> None:
         """Move to a model that a schedule has aggregated itself, shape ``(size,)``."""

@@ -414,9 +414,8 @@ class LowRank(Compressor):
             return matrix
         exact = matrix.double()
         right = torch.randn(matrix.shape[1], self.rank, generator=generator, dtype=torch.float64).to(matrix.device)
-        left = torch.empty(0)
         for _ in range(self.iterations):
-            left = torch.linalg.qr(exact @ right).Q
+            left: Tensor = torch.linalg.qr(exact @ right).Q
             right = exact.T @ left
         # The factors are sent in the model's type.
         return left.to(matrix.dtype) @ right.to(matrix.dtype).T

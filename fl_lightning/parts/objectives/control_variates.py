@@ -136,8 +136,6 @@ def effective_steps(steps: int, momentum: float, pull: float = 0.0) -> float:
         momentum: Momentum of SGD, in [0, 1), without dampening and without Nesterov's rule.
         pull: Learning rate times the weight of a proximal term, which draws the client back.
     """
-    if not momentum and not pull:
-        return float(steps)
     way = 0.0
     velocity = 0.0
     for _ in range(steps):

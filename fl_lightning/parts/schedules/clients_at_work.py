@@ -235,7 +235,7 @@ class ClientsAtWork(Part):
         due = self.now + clock.duration(client, self.num_sent)
         is_lost = clock.is_lost(client, self.num_sent)
         leaves = clock.leaves_at(client, self.now)
-        if leaves is not None and due > leaves:
+        if due > leaves:
             due = leaves
             is_lost = True
         self.begin(client, model, stamp, due, is_lost)

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, reduce
 from importlib.util import find_spec
 from typing import Any
 
@@ -163,11 +163,10 @@ def _loss_distribution(noise: float, rate: float, grid: float) -> Any:
 def _epsilon_added(rounds: tuple[tuple[Mechanism, int], ...], delta: float) -> float:
     largest_loss = max(mechanism.noise**-2 for mechanism, _ in rounds)
     grid = _GRID * max(1.0, largest_loss)
-    total = None
-    for mechanism, count in rounds:
-        part = _loss_distribution(mechanism.noise, mechanism.rate, grid).self_compose(count)
-        total = part if total is None else total.compose(part)
-    assert total is not None
+    parts = [
+        _loss_distribution(mechanism.noise, mechanism.rate, grid).self_compose(count) for mechanism, count in rounds
+    ]
+    total = reduce(lambda one, other: one.compose(other), parts)
     return float(total.get_epsilon_for_delta(delta))
 
 
