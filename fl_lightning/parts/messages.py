@@ -85,7 +85,8 @@ class Payload:
 
     def sparse(self, values: int, of: int) -> Payload:
         """Return the payload of ``values`` numbers out of ``of``, each sent with its position."""
-        position = math.ceil(math.log2(of)) if of > 1 else 0
+        # As many bits as the last position has, which is `of - 1`.
+        position = (of - 1).bit_length()
         return replace(self, values=values, extra_bits=self.extra_bits + values * position)
 
     def quantized(self, bits_per_value: float, extra_bits: int = 0) -> Payload:
@@ -367,10 +368,12 @@ class RoundReport:
             joined.reported += report.reported
             joined.left_out += report.left_out
             joined.uploads += report.uploads
-            joined.scores.update(sorted(report.scores.items()))
+            joined.scores |= report.scores
             joined.numbers += report.numbers
         joined.reported.sort()
         joined.left_out.sort()
+        # Sums of scores are then the same on any number of processes.
+        joined.scores = dict(sorted(joined.scores.items()))
         return joined
 
 
