@@ -1,56 +1,118 @@
-"""States of parts change from round to round: checkpoints hold them, and rounds that break off return to them."""
+"""What parts change from round to round is declared: checkpoints hold it, and rounds that break off return to it.
+
+A fit on two processes, which are threads here, breaks off in each round, within it or when it has been played. It goes
+on or is resumed, and ends as one does on one process to which nothing happens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+from io import BytesIO
+from threading import Barrier
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from contracts.test_parts import PARTS
-from helpers.algorithms import ALGORITHMS, Net, data
-from lightning.pytorch.callbacks import Callback
+from helpers.begun import LAYOUT, UNIFORM, begun, shown
+from parts.test_facts import CLOCK, OPTIONS
+from torch import Tensor
 
-from fl_lightning import AggregationCallback, Federated
-from fl_lightning.parts.part import Part, walk
-from fl_lightning.testing.fits import quiet_trainer
+from fl_lightning import parts
+from fl_lightning.parts.samplers.uniform import Arrivals
 
-#: What parts keep for one round alone, or what says which round it is.
-OF_A_ROUND = (
-    "report sent_in_round rng round losses mean _repetitions _starts _new _unclipped _losses _answered _aggregations "
-    "_sum _kept _candidates"
-)
-STATEFUL = (
-    "FedBuff FedAvg-compressed-median FedAvg-private Scaffold FedDyn-all FedAdam RADFed-park HierFAVG Mime IFCA "
-    "FedLoRA FedLoRA-stack MIFA QFedAvg"
-)
-SAMPLERS = ("ImportanceSampler, means", "PowerOfChoice", "ActiveSampler", "Oort", "TierSampler")
-
-
-class Looks(Callback):
-    """Notes what all parts hold at the end of each round."""
-
-    def __init__(self) -> None:
-        self.parts: list[Part] = []
-        self.seen: list[list[dict[str, str]]] = []
-
-    def on_round_end(self, trainer: Any, module: Any) -> None:
-        self.parts = walk(*trainer.callbacks[0].algorithm.parts.values())
-        self.seen.append([{name: repr(value) for name, value in vars(part).items()} for part in self.parts])
+ADAPTS = parts.DifferentialPrivacy(1.0, noise_multiplier=0.1, delta=0.01, adaptive_quantile=0.5)
+MORE: list[dict[str, Any]] = [
+    # One process has no result.
+    {"sampler": parts.UniformSampler(1), "objective": parts.ControlVariates(), "aggregation": parts.NormalizedMean()},
+    {"sampler": parts.BernoulliSampler(0.2), "aggregation": parts.Median()},
+    {"sampler": parts.UniformSampler(3), "aggregation": parts.Median(before=parts.Bucketing(2))},
+    {"exchange": ADAPTS, "buffers": "server", **UNIFORM},
+    {"exchange": parts.Mimic([0]), "aggregation": parts.CurrentMean("uniform")},
+    {"sampler": Arrivals(4), "schedule": parts.Asynchronous(CLOCK), "aggregation": parts.StalenessMixing()},
+    {"sampler": Arrivals(1), "schedule": parts.Asynchronous(CLOCK, lookahead=3), "objective": parts.Prototypes()},
+]
 
 
-MAKERS: dict[str, Callable[[], AggregationCallback]] = {
-    **{name: ALGORITHMS[name] for name in STATEFUL.split()},
-    **{name: lambda options=PARTS[name][0]: Federated(**options()) for name in SAMPLERS},
-}
+def at_work(task: parts.Task, received: Tensor, start: Tensor, way: Tensor) -> Any:
+    """Return a client whose loss is half of the squared way, and a forward pass of two rows and two classes."""
+    loss, target = float(way.square().sum() / 2), torch.tensor([0, 1])
+    rows = way[:2] * target[:, None]
+    return SimpleNamespace(
+        task=task, received=received, start=start, score=None, loss=lambda: loss, losses=lambda: [(loss, 1)],
+        gradients=lambda batch_size=None: [(LAYOUT.named(way[:3]), 1)], targets=lambda: target, target=target,
+        features=rows, logits=rows, of=lambda model: (rows, rows), loss_of=torch.sum,
+    )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_what_a_part_changes_from_round_to_round_is_a_state(name: str) -> None:
-    torch.manual_seed(0)
-    looks = Looks()
-    quiet_trainer(max_epochs=3, callbacks=[MAKERS[name](), looks]).fit(Net(), data())
-    first, *_, last = looks.seen
-    for part, before, after in zip(looks.parts, first, last, strict=True):
-        changed = {attribute for attribute in after if before.get(attribute) != after[attribute]}
-        assert changed - set(part.declared()) - set(OF_A_ROUND.split()) == set(), part
+def trained(run: parts.Run, fails: bool, tasks: Any) -> Iterator[parts.ClientResult]:
+    """Yield the results of this process's clients, whose models go a part of the way to their numbers; then fail."""
+    algorithm, federation = run.algorithm, run.federation
+    for task in tasks:
+        owner = run.owner(task, federation.num_ranks)
+        if (task.slot if owner is None else owner) % federation.num_ranks != federation.rank:
+            continue
+        received = run.round.received(task)
+        start = algorithm.schedule.start(task, received)
+        way = start - task.client - task.phase
+        correction = algorithm.correction(client := at_work(task, received, start, way))
+        if isinstance(correction, parts.ChangedLoss) and correction.loss is not None:
+            correction.loss(way.sum(), client)
+        score = algorithm.sampler.score(client) if algorithm.sampler.scored_at else None
+        if (held := algorithm.optimizers.of(task)) is not None:
+            held = replace(held, tensors=held.tensors + task.client, numbers=held.numbers + 1.0)
+        yield parts.ClientResult(task, received, start - way / 4, 2, [0.2, 0.2], score, 3, optimizer=held)
+    if fails:
+        raise InterruptedError
+
+
+def fit(options: Any, **processes: Any) -> Any:
+    """Return the state after three rounds, each of which breaks off first where there are several processes."""
+    run = begun(**deepcopy(options)).run
+    run = run.algorithm.run = parts.Run.begin(run.algorithm, replace(run.federation, **processes))
+    for index in range(3):
+        for breaks in (True, False) if processes else (False,):
+            now = run.begin_round(index, 2)
+            now.draw(lambda tasks: {task.client: float(task.client) for task in tasks})
+            with suppress(InterruptedError):
+                now.play(partial(trained, run, breaks and index != 1))
+            if breaks and index == 0:
+                run.put_back()
+            elif breaks:
+                torch.save(run.state_dict(), file := BytesIO())
+                state = torch.load(BytesIO(file.getvalue()), weights_only=True)
+                algorithm = begun(**deepcopy(options))
+                run = algorithm.run = parts.Run.resume(algorithm, run.federation, state)
+        run.end_round(now.published)
+    return shown(run.state_dict())
+
+
+@pytest.mark.parametrize("options", [*OPTIONS, *MORE])
+def test_two_processes_that_break_off_and_resume_end_as_one(options: Any) -> None:
+    barrier, shares = Barrier(2, timeout=20), [None, None]
+
+    def gather(rank: int, mine: Any) -> list[Any]:
+        shares[rank] = mine
+        barrier.wait()
+        found = [*shares]
+        barrier.wait()
+        return found
+
+    def work(rank: int) -> Any:
+        joins = {"gather": partial(gather, rank), "sum_over_ranks": lambda mine: sum(gather(rank, mine))}
+        try:
+            return fit(options, rank=rank, num_ranks=2, **joins)
+        except BaseException:
+            barrier.abort()
+            raise
+
+    expected = fit(options)
+    with ThreadPoolExecutor(2) as threads:
+        for found in threads.map(work, range(2)):
+            np.testing.assert_equal(found, expected)

@@ -263,6 +263,7 @@ RUNS: dict[str, Callable[[Path], Any]] = {
     "other redistributions": of(partial(fl.RADFed, 3, 2), partial(fl.RADFed, 2, 2)),
     "another alpha": of(partial(fl.FedDyn, 0.1, 2), partial(fl.FedDyn, 0.2, 2)),
     "another scale of alpha": of(partial(fl.FedDyn, 0.1, 2), partial(fl.FedDyn, 0.1, 2, scale_alpha="none")),
+    "other groups": of(partial(fl.HierFAVG, [[0, 1], [2]], 3), partial(fl.HierFAVG, [[0], [1, 2]], 3)),
     "other clusters": of(partial(fl.IFCA, 2, 2), partial(fl.IFCA, 3, 2)),
     "another optimizer": on(TABLE, TABLE, steps(torch.optim.AdamW), steps(torch.optim.SGD)),
     "another optimizer that is kept": lambda folder: resume(

@@ -29,11 +29,6 @@ def test_clients_that_can_be_reached_are_indices(available: Any) -> None:
         fit(fl.FedAvg(2, participation=fl.Participation(available=lambda t: available)))
 
 
-def test_windows_are_of_clients_that_exist() -> None:
-    with pytest.raises(ValueError, match="`online` must name training clients, 0 to 5, got 99"):
-        fit(fl.FedAsync(2, clock=fl.VirtualClock(online={99: [(0, 1)]})))
-
-
 # ---- batches without a loss ----
 
 MAKE: dict[str, Callable[[int], fl.AggregationCallback]] = {

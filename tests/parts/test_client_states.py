@@ -19,8 +19,6 @@ from fl_lightning import FedAsync, FedAvg, FedAvgM, FedProx, RADFed
 from fl_lightning.parts.client_vectors import ClientVectors
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.layout import Layout
-from fl_lightning.parts.messages import ClientResult, Task
-from fl_lightning.parts.objectives.losses import Prototypes
 
 
 def federation(num_clients: int, state_dir: Path | None = None, **ranks: int) -> Federation:
@@ -70,39 +68,9 @@ def test_states_survive_a_checkpoint(tmp_path: Path, mapped: bool) -> None:
     assert [copy[k].tolist() for k in range(40)] == [store[k].tolist() for k in range(40)]
 
 
-def test_a_process_keeps_its_own_clients() -> None:
-    store = ClientVectors(federation(6, rank=1, num_ranks=2), torch.zeros(2))
-    vectors = {client: torch.full((2,), float(client)) for client in range(6)}
-    store.load_state_dict({"clients": vectors, "mean": torch.zeros(2)})
-    assert [float(store[client][0]) for client in (1, 3, 5)] == [1.0, 3.0, 5.0]
+def test_a_client_s_vector_is_on_its_process() -> None:
     with pytest.raises(RuntimeError, match="client 4 is on process 0 of 2"):
-        store[4]
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_processes_join_what_they_have(rank: int) -> None:
-    def two(shares: list[Any]) -> Federation:
-        """Return the federation of one of two processes that have these shares."""
-
-        def gather(mine: Any) -> list[Any]:
-            return [shares[0], mine] if rank else [mine, shares[1]]
-
-        return Federation(np.ones(4), torch.zeros(1), Layout.of_parameters(1), rank=rank, num_ranks=2, gather=gather)
-
-    vectors = [torch.tensor([float(client)]) for client in range(4)]
-    shares: Any = [{2: vectors[2], 0: vectors[0]}, {3: vectors[3], 1: vectors[1]}]
-    assert list(two(shares).join(shares[rank]).items()) == list(enumerate(vectors))
-    results = [ClientResult(Task(client, client, 1), vectors[0], vectors[client], 1) for client in range(3)]
-    shares = [results[:2], results[2:]]
-    assert [result.client for result in two(shares).gather_results(shares[rank])] == [0, 1, 2]
-
-
-def test_a_checkpoint_has_what_clients_of_all_processes_have_sent() -> None:
-    part, mine, others = Prototypes(), {0: torch.ones(1)}, {1: torch.zeros(1)}
-    part.federation = Federation(
-        np.ones(2), torch.zeros(1), Layout.of_parameters(1), num_ranks=2, gather=lambda sent: [sent, others]
-    )
-    assert part.saved("sent", mine) == {**mine, **others}
+        ClientVectors(federation(6, rank=1, num_ranks=2), torch.zeros(2))[4]
 
 
 def test_a_file_holds_only_clients_that_trained_and_has_no_name(tmp_path: Path) -> None:

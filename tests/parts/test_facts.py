@@ -28,12 +28,13 @@ LOSS = parts.MeasuredLoss()
 OPTIONS: list[dict[str, Any]] = [
     *({"sampler": each} for each in (
         parts.UniformSampler(2), parts.ImportanceSampler(1), parts.ImportanceSampler(1, initial="uniform"),
-        parts.ActiveSampler(1), parts.Oort(1, CLOCK), parts.Oort(1, CLOCK, pace=7.0), parts.BernoulliSampler(0.5),
-        parts.TierSampler(1, CLOCK, num_tiers=2, credits=[3, 1]), parts.GroupSampler([[0, 2], [1]], 1),
-        parts.PowerOfChoice(1, 2), parts.PowerOfChoice(1, 2, candidates="uniform"), parts.UniformSampler(0.5),
+        parts.ActiveSampler(1), parts.Oort(1, CLOCK), parts.Oort(3, CLOCK, pace=7.0, window=1),
+        parts.BernoulliSampler(0.5), parts.TierSampler(1, CLOCK, num_tiers=2, credits=[3, 1]),
+        parts.GroupSampler([[0, 2], [1]], 1), parts.PowerOfChoice(1, 2), parts.UniformSampler(0.5),
+        parts.PowerOfChoice(1, 2, candidates="uniform"),
     )),
     *({"schedule": each} for each in (
-        parts.Redistribution(2), parts.Redistribution(2, "aggregate", "count", True),
+        parts.Redistribution(3), parts.Redistribution(2, "aggregate", "count", True),
         parts.Hierarchical([[0, 2], [1]], 2), parts.Hierarchical(2, 3, "aggregate"),
         parts.Asynchronous(CLOCK), parts.Asynchronous(CLOCK, concurrency=1), parts.Asynchronous(CLOCK, buffer_size=2),
         parts.Asynchronous(CLOCK, buffer_size=2, once_per_buffer=True), parts.SampledStaleness(2),
@@ -49,7 +50,7 @@ OPTIONS: list[dict[str, Any]] = [
         parts.NotTrueDistillation(), parts.Decorrelation(), parts.SharpnessAware(), parts.MetaLearning(),
     )),
     *({"exchange": each} for each in (
-        parts.TopK(0.5), parts.TopK(0.5, error_feedback=False), parts.QSGD(4, link="down"), LOCAL,
+        parts.TopK(0.5), parts.TopK(0.5, error_feedback=False), parts.QSGD(4, link="down"),
         parts.PersonalParameters("head.bias"), parts.PersonalParameters("*"), parts.StackMessages(),
         [parts.GaussianAttack([0]), parts.RandomK(0.5), parts.SignSGD(error_feedback=False)],
         [parts.SignFlipping([0]), parts.LowRank(1)], [parts.TopK(0.5, link="down"), parts.TopK(0.5, of="model")],
@@ -62,7 +63,7 @@ OPTIONS: list[dict[str, Any]] = [
     *({"server_optimizer": each} for each in (
         parts.TorchServer(torch.optim.Adam), parts.Momentum(), parts.Adaptive("yogi"), parts.Mixing(0.5),
     )),
-    *({"exchange": each, **UNIFORM} for each in (PRIVATE, parts.SecureAggregation(1.0))),
+    *({"exchange": each, "buffers": "server", **UNIFORM} for each in (PRIVATE, LOCAL, parts.SecureAggregation(0.5))),
     {"optimizer_state": "kept"}, {"optimizer_state": "kept", "schedule": parts.ProximalModels()}, {"buffers": "local"},
     {"exchange": [parts.Clip(1.0), parts.Mimic([0])], "buffers": "server"},
     {"objective": parts.ControlVariates(), **UNIFORM},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -97,14 +96,3 @@ def test_clients_are_scored_at_the_model_of_their_group() -> None:
     fit_quadratic(callback, module, clients, rounds=2)
     assert float(module.w) == -1.0
     assert callback.algorithm.traffic.models_down == 4  # each is scored in both rounds, and has the model then
-
-
-def test_a_cycle_goes_on_with_the_same_groups(tmp_path: Any) -> None:
-    clients = clients_that_reach([[4.0], [0.0], [7.0]], [1, 1, 5])
-
-    def fit(groups: Any, rounds: int, **options: Any) -> Callable[..., Any]:
-        return fit_clients(fl.HierFAVG(groups, 2), Quadratic(1.0, start=[0.0]), clients, rounds, **options)
-
-    fit([[0, 1], [2]], 1).save_checkpoint(tmp_path / "cycle.ckpt")
-    with pytest.raises(ValueError, match=r"`groups` .* got \[\[0\], \[1, 2\]\]\."):
-        fit([[0], [1, 2]], 2, ckpt_path=tmp_path / "cycle.ckpt")

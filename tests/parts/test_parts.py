@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-import pytest
 import torch
 
 from fl_lightning.parts.aggregations.means import WeightedMean
-from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.layout import Layout
 from fl_lightning.parts.messages import ClientResult, Task
 from fl_lightning.parts.samplers.uniform import BernoulliSampler, UniformSampler
-from fl_lightning.parts.schedules.redistribution import Redistribution
 
 
 def result(num_samples: int, value: float) -> ClientResult:
@@ -37,18 +30,6 @@ def test_cohort_size_rounds_down() -> None:
     for share, clients, expected in sizes:
         assert UniformSampler(share).cohort_size(clients) == expected
     assert UniformSampler(0.4, "ceil").cohort_size(6) == 3
-
-
-def test_redistribution_refuses_what_does_not_suit_the_cycle_of_a_checkpoint() -> None:
-    schedule = Redistribution(3)
-    schedule.begin_fit(Federation(np.array([4, 4]), torch.zeros(2), Layout.of_parameters(2)))
-    cycle: dict[str, Any] = {"position": 2, "num_models": 2, "trainings": {0: 2, 1: 2}, "results": {}, "length": 3}
-    with pytest.raises(ValueError, match="redistributions"):
-        schedule.load_state_dict({**cycle, "length": 5})
-    schedule.load_state_dict(cycle)
-    schedule.slots(2, 2, np.random.default_rng(0))
-    with pytest.raises(ValueError, match="clients_per_round"):
-        schedule.slots(3, 3, np.random.default_rng(0))
 
 
 def test_a_cohort_is_expected_to_have_a_client() -> None:

@@ -294,14 +294,6 @@ def test_batch_statistics_are_refused(kind: Any, buffers: Any) -> None:
         fit(callback, Net(), data(), 1)
 
 
-def test_a_round_that_breaks_off_releases_nothing() -> None:
-    exchange = attached(parts.DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5, adaptive_quantile=0.5), 4, 40)
-    exchange.on_sum(torch.zeros(4, dtype=torch.float64), 40.0)
-    exchange.put_back()
-    assert exchange.spent == 0.0
-    assert exchange.clip_norm == 1.0
-
-
 def moved_bound(length: float, seed: int = 0) -> float:
     """Return the bound, 1 before, after a round of 100 clients with updates of this length."""
     exchange = parts.DifferentialPrivacy(1.0, noise_multiplier=1.0, delta=1e-5, adaptive_quantile=0.5)
