@@ -16,6 +16,7 @@ from fl_lightning.executors import AutoExecutor, VectorizedExecutor
 from fl_lightning.parts import (
     Clip,
     Clusters,
+    FineTuning,
     WeightedMean,
 )
 from fl_lightning.parts.part import personal_model, walk
@@ -29,21 +30,23 @@ def own(callback: Any, client: int) -> float:
 
 
 def test_apfl_steps_both_models_and_alpha_on_each_batch() -> None:
-    lr, alphas, v, w = 0.1, [0.25, 0.25], [0.5, 0.5], 0.5
+    lr, alphas, v, w = 0.1, [0.25, 0.25], [0.5, 0.5], 0.5  # an alpha goes beyond 1, and one below 0
     for _ in range(2):
         sent = []
         for k, (a, c) in enumerate(zip(A, C, strict=True)):
-            local = w
+            local, speed_of_v, speed_of_w = w, 0.0, 0.0
             for _ in range(2):
                 mix = alphas[k] * v[k] + (1 - alphas[k]) * local
                 gradient, apart = a * (mix - c), v[k] - local
-                v[k] -= lr * alphas[k] * gradient
-                local -= lr * a * (local - c)
-                alphas[k] = min(1.0, max(0.0, alphas[k] - 0.1 * gradient * apart))
+                speed_of_v = 0.5 * speed_of_v + alphas[k] * gradient
+                speed_of_w = 0.5 * speed_of_w + a * (local - c)
+                v[k], local = v[k] - lr * speed_of_v, local - lr * speed_of_w
+                alphas[k] = min(1.0, max(0.0, alphas[k] - 10.0 * gradient * apart))
             sent.append(local)
         w = sum(sent) / 2
-    callback = fl.APFL(0.25, 1.0, alpha_lr=0.1, local_epochs=2)
-    end = float(fit_quadratic(callback, Quadratic(lr, start=0.5), quadratic_clients(A, C), rounds=2))
+    callback = fl.APFL(0.25, 1.0, alpha_lr=10.0, local_epochs=2)
+    module = Quadratic(lr, 0.5, lambda parameters: torch.optim.SGD(parameters, lr, momentum=0.5))
+    end = float(fit_quadratic(callback, module, quadratic_clients(A, C), rounds=2))
     assert end == pytest.approx(w, abs=1e-14)
     mixtures = [alphas[k] * v[k] + (1 - alphas[k]) * w for k in (0, 1)]
     assert [own(callback, k) for k in (0, 1)] == pytest.approx(mixtures, abs=1e-14)
@@ -106,6 +109,14 @@ def test_frozen_parameters_stay_though_the_optimizer_decays_weights() -> None:
     assert not torch.equal(module.body, body)
     tuned = callback.algorithm.schedule.own[0]
     assert not torch.allclose(tuned[-2:], head)  # fine-tuned at the end of the fit
+
+
+@pytest.mark.parametrize("lr", [None, 0.1])
+def test_fine_tuning_leaves_what_is_frozen(lr: float | None) -> None:
+    module, callback = TwoLayers(), fl.Federated(1.0, schedule=FineTuning(frozen="head", lr=lr))
+    fit_clients(callback, module, linear_tasks(2))
+    apart = callback.algorithm.schedule.own[1] - nn.utils.parameters_to_vector(module.parameters())
+    assert (apart != 0).tolist() == [True] * 12 + [False] * 2
 
 
 def test_fedrep_trains_the_head_first_and_then_the_body() -> None:

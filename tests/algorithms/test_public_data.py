@@ -19,7 +19,7 @@ LR = 0.3
 
 
 class Classifier(L.LightningModule):
-    """A linear model behind dropout."""
+    """A linear model behind dropout, whose logits are of sequences of one token."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Classifier(L.LightningModule):
             nn.init.constant_(parameter, 0.2)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
+        return self.layers(x)[:, None]
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         return F.cross_entropy(self.layers[1](batch[0]), batch[1])

@@ -49,15 +49,16 @@ def images(share: float) -> Module:
         nn.Sigmoid(),
         nn.Conv2d(channels, channels, 3, groups=channels, bias=False),
         nn.GroupNorm(int(2 * share), channels),
+        nn.Conv2d(channels, units, 1),
         nn.Flatten(),
-        nn.Linear(9 * channels, units),
+        nn.Linear(9 * units, units),
         nn.Sigmoid(),
         nn.Linear(units, 3),
     )
 
 
 def texts(share: float) -> Module:
-    return Module(nn.Embedding(7, int(4 * share)), Mean(), nn.Linear(int(4 * share), 3))
+    return Module(nn.Embedding(7, int(4 * share)), Mean(), nn.Linear(int(4 * share), 3), nn.LogSoftmax(1))
 
 
 def make_clients(is_text: bool) -> list[tuple[Tensor, Tensor]]:
@@ -172,7 +173,7 @@ class Moved(Module):
 #: Layers of which it is not known what a narrow model holds.
 LAYERS: list[list[nn.Module]] = [
     [nn.Linear(25, 4), nn.LayerNorm(4), nn.Linear(4, 3)],
-    [nn.Linear(25, 6), nn.GroupNorm(3, 6), nn.Linear(6, 3)],
+    [nn.Linear(25, 4), nn.Linear(4, 6), nn.GroupNorm(3, 6, affine=False), nn.Linear(6, 3)],
     [nn.Linear(25, 4), nn.Linear(8, 3)],
     [nn.Linear(25, 4), nn.Linear(4, 8), nn.Linear(4, 3)],
     [nn.Linear(25, 4), nn.LSTM(4, 4), nn.Linear(4, 3)],
@@ -188,6 +189,9 @@ COMBINATIONS: list[tuple[fl.AggregationCallback, Callable[[], L.LightningModule]
     *((fl.HeteroFL([1.0, 0.5], 1.0), partial(Module, *layers)) for layers in LAYERS),
     (fl.HeteroFL([1.0, 0.5, 0.5]), partial(images, 1.0)),
     (fl.HeteroFL([0.5], hidden={"b": 1}), partial(images, 1.0)),
+    (fl.HeteroFL([0.5], hidden={"layers.7.bias": 1}), partial(images, 1.0)),
+    (fl.HeteroFL([0.5], whole="v"), partial(images, 1.0)),
+    (fl.HeteroFL([0.5], inputs="v"), partial(texts, 1.0)),
     (fl.FjORD([1.0, 0.5]), partial(images, 1.0)),
     (fl.HeteroFL([0.5], 1.0), partial(Moved, nn.Flatten(), nn.Linear(25, 4), nn.Linear(4, 3))),
 ]
@@ -210,9 +214,11 @@ class TwoHeads(L.LightningModule):
         self.first = nn.Linear(4, 2).double()
         self.second = nn.Linear(4, 2).double()
         self.scale = nn.Parameter(torch.ones(2, dtype=torch.float64))
+        self.centre = nn.Parameter(torch.zeros(4, dtype=torch.float64))
+        self.loss = nn.NLLLoss(torch.ones(2))
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        hidden = self.body(batch[0])
+        hidden = self.body(batch[0]) + self.centre
         return ((self.first(hidden) + self.second(hidden)) * self.scale - batch[1]).square().sum()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
@@ -224,7 +230,9 @@ def test_a_user_names_the_layers_of_inputs_and_outputs_and_what_stays_whole(meth
     module = TwoHeads()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
     clients = [(torch.randn(5, 3).double(), torch.randn(5, 2).double())]
-    names: dict[str, Any] = {"inputs": "body.*", "outputs": ["first.weight", "second.*"], "whole": "scale"}
+    names: dict[str, Any] = {"inputs": "body.*", "outputs": ["first.weight", "second.*"]}
+    # FjORD has no other hidden tensors, and of a whole one the units that are narrow models' move alone
+    names |= {"whole": "scale", "hidden": {"centre": 0}} if method is fl.HeteroFL else {"whole": ["scale", "centre"]}
     with pytest.raises(ValueError, match=r"'scale' becomes smaller, of 'the module' \(a class of a user's\)"):
         fit_clients(method([0.5], 1.0, **{**names, "whole": None}), module, clients)
     fit_clients(method([0.5], 1.0, **names), module, clients)
@@ -232,6 +240,7 @@ def test_a_user_names_the_layers_of_inputs_and_outputs_and_what_stays_whole(meth
     units = torch.tensor([True, True, False, False])
     assert torch.equal(moved["body.weight"], units.unsqueeze(1).expand(4, 3))
     assert torch.equal(moved["body.bias"], units)
+    assert torch.equal(moved["centre"], units)
     for head in ("first", "second"):
         assert torch.equal(moved[f"{head}.weight"], units.expand(2, 4))
         assert moved[f"{head}.bias"].all()

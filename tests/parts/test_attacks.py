@@ -79,8 +79,6 @@ def test_single_updates() -> None:
         attached(parts.GaussianAttack([0], std=2.0), size=4, seed=seed).upload(result).delta for seed in range(500)
     ]
     assert float(torch.stack(noise).std()) == pytest.approx(2.0, rel=0.06)
-    # Results of a seed stay the same from version to version.
-    assert noise[0].tolist() == pytest.approx([-2.280652770858, -1.310688922486, -0.843738216243, 0.754504056426])
 
 
 def test_a_share_of_the_clients_is_drawn_by_the_seed() -> None:

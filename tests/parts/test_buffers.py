@@ -191,12 +191,13 @@ class Statistic(Quadratic):
 
 
 def test_a_circulating_model_that_nobody_trained_counts_with_the_server_s_values() -> None:
-    # Two of three models train, half the way to 4 and to 8: the median of 0, 2 and 4, and the mean of 0, 4 and 8.
+    # Two of three models train, half the way to 4 and to 8: the median of 0, 2 and 4, then of 2, 3 and 5; and the means
+    # of 0, 4 and 8, and of 4, 4 and 8.
     options: dict[str, Any] = {"unequal": "park", "participation": parts.Participation(available=lambda t: [0, 1])}
     module, clients = Statistic(), quadratic_clients([1.0] * 3, [4.0, 8.0, 99.0])
-    weights = fit_quadratic(RADFed(1, 3, aggregation=parts.Median(), **options), module, clients, 1)
-    assert float(weights) == 2.0
-    assert float(module.statistic) == 4.0
+    weights = fit_quadratic(RADFed(1, 3, aggregation=parts.Median(), **options), module, clients, 2)
+    assert float(weights) == 3.0
+    assert float(module.statistic) == pytest.approx(16 / 3, rel=1e-15)
 
 
 class Around(parts.Aggregation):

@@ -15,14 +15,12 @@ from fl_lightning import FedAvg, parts
 from fl_lightning.diagnostics import Communication
 
 
-def attached(
-    exchange: parts.Exchange, size: int, *, shape: tuple[int, ...] | None = None, seed: int = 0
-) -> parts.Exchange:
+def attached(exchange: parts.Exchange, size: int, *, shape: tuple[int, ...] | None = None) -> parts.Exchange:
     """Return an exchange in a federation of ten clients and a model of one tensor that is 0."""
     layout = parts.Layout(("w",), (torch.Size(shape or (size,)),), 1, (64,))
     model = torch.zeros(size, dtype=torch.float64)
     sizes = torch.ones(10).numpy()
-    begun([exchange], parts.Federation(sizes, model, layout, seed))
+    begun([exchange], parts.Federation(sizes, model, layout))
     return exchange
 
 
@@ -162,14 +160,6 @@ def test_levels_whose_error_is_owed_are_sent_smaller_by_their_variance(size: int
     update = torch.tensor([3.0] + [0.0] * (size - 1), dtype=torch.float64)
     values, _ = sent(attached(parts.QSGD(3, error_feedback=True), size), update)
     assert values.tolist() == pytest.approx([3.0 / scale] + [0.0] * (size - 1), abs=1e-15)
-
-
-def test_clients_and_rounds_draw_differently_and_a_seed_again_the_same() -> None:
-    update = torch.randn(64, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    one, other = attached(parts.RandomK(0.1), 64), attached(parts.RandomK(0.1), 64, seed=1)
-    assert torch.equal(sent(one, update)[0], sent(one, update)[0])
-    for different in (sent(one, update, client=1), sent(one, update, round_index=1), sent(other, update)):
-        assert not torch.equal(sent(one, update)[0], different[0])
 
 
 # ---- down ----

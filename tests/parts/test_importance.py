@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -47,38 +48,44 @@ def test_o12_scores(score: Any, batch_size: int | None, expected: float, initial
     assert sampler.scores.tolist() == [pytest.approx((first + expected) / 2 if initial == "scores" else expected)]
 
 
-class Shares(Linear):
+def shares(x: Tensor) -> Tensor:
     """Samples weigh 1 and 3, and a batch's loss is their weighted mean, so that a single sample's weight is lost."""
+    weights = torch.where(x > 0, 3.0, 1.0)
+    return (weights * x).sum() / weights.sum()
+
+
+class Pair(Quadratic):
+    """The gradients of two weights are two functions of the samples."""
+
+    def __init__(self, *gradients: Callable[[Tensor], Tensor]) -> None:
+        super().__init__(lr=0.0)
+        self.other, self.gradients = nn.Parameter(torch.zeros((), dtype=torch.float64)), gradients
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        weights = torch.where(batch[0] > 0, 3.0, 1.0)
-        return self.w * (weights * batch[0]).sum() / weights.sum()
+        return self.w * self.gradients[0](batch[0]) + self.other * self.gradients[1](batch[0])
 
 
-class Sums(Linear):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        return self.w * batch[0].sum()
+@pytest.mark.parametrize("gradients", [(shares, torch.mean), (torch.mean, torch.sum)])
+def test_scores_of_samples_need_a_mean_over_samples(gradients: Any) -> None:
+    def score(kind: Any, module: Pair, samples: Any = SAMPLES) -> None:
+        fit_clients(RADFed(1, sampler=ImportanceSampler(1, score=kind)), module, [samples], batch_size=3)
 
-
-@pytest.mark.parametrize("module", [Shares, Sums])
-def test_scores_of_samples_need_a_mean_over_samples(module: type[Linear]) -> None:
-    for score in ("batch", "full"):
-        fit_clients(RADFed(1, sampler=ImportanceSampler(1, score=score)), module(lr=0.0), [SAMPLES], batch_size=2)
+    for kind in ("batch", "full"):
+        score(kind, Pair(*gradients))
+    # rounding is in proportion to both gradients
+    score("sample", Pair(torch.mean, lambda x: 0 * x.sum()), (torch.arange(8).double() / 13,))
     with pytest.raises(ValueError, match=r"ImportanceSampler\(score=\"sample\"\).*class weights"):
-        fit_clients(RADFed(1, sampler=ImportanceSampler(1, score="sample")), module(lr=0.0), [SAMPLES], batch_size=2)
+        score("sample", Pair(*gradients))
 
 
 def test_o12_accumulation() -> None:
-    sampler = ImportanceSampler(1, gamma=0.9)
-    sampler.begin_fit(federation(1))
-    sampler.take_scores({0: 2.0})
-    sampler.take_scores({0: 5.0})
-    assert sampler.scores.tolist() == [pytest.approx(4.7, abs=1e-15)]
-    sampler = ImportanceSampler(1, gamma=None)
-    sampler.begin_fit(federation(1))
-    for score in (2.0, 5.0, 11.0):
-        sampler.take_scores({0: score})
-    assert sampler.scores.tolist() == [pytest.approx(6.0, abs=1e-15)]  # their mean
+    # without gamma it is their mean
+    for gamma, scores, expected in ((0.9, (2.0, 5.0), 4.7), (None, (2.0, 5.0, 11.0), 6.0)):
+        sampler = ImportanceSampler(1, gamma=gamma)
+        sampler.begin_fit(federation(1))
+        for score in scores:
+            sampler.take_scores({0: score})
+        assert sampler.scores.tolist() == [pytest.approx(expected, abs=1e-15)]
 
 
 def test_o12_successive_draws() -> None:

@@ -52,6 +52,11 @@ def test_a_training_that_fails_leaves_nothing() -> None:
     assert list(failed(fl.HierFAVG(2, 2, 1.0), 1.0, math.nan).schedule.models) == [0]
 
 
+def test_where_the_gradient_is_0_nothing_is_uphill() -> None:
+    callback = fl.FedSAM(0.5, 1.0, invalid_updates="raise")
+    assert float(fit_quadratic(callback, Quadratic(0.1, 3.0), quadratic_clients([1.0], [3.0]), 1)) == 3.0
+
+
 class Extra(Quadratic):
     def __init__(self) -> None:
         super().__init__(0.1, 1.0)
