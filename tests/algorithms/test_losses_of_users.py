@@ -405,6 +405,7 @@ def test_targets_without_a_class_are_refused_before_training() -> None:
     targets = {
         r"int64 and shape \(30,\) from -100 to 1": torch.where(y == 2, -100, y),
         r"float64 and shape \((30, 3|90,)\) from 0 to 1": F.one_hot(y, 3).double(),
+        r"bool and shape \(30,\) from 0 to 1": y == 2,
         rf"float64 and shape \(30,\) from {x[:, 0].min():g} to {x[:, 0].max():g}": x[:, 0],
     }
     methods = {"FedLC": fl.FedLC, "FedNTD": fl.FedNTD, "FedProto": fl.FedProto, "Fed-RoD": partial(fl.FedRoD, "head")}
@@ -419,8 +420,9 @@ def test_targets_without_a_class_are_refused_before_training() -> None:
 def test_classes_beyond_the_outputs_are_refused() -> None:
     (x, y), net = client(), Net(lambda logits, y: logits.square().mean())
     for method, make in (("FedNTD", fl.FedNTD), ("FedProto", fl.FedProto)):
-        with pytest.raises(ValueError, match=rf"^{method} .* got 30 targets up to 4 for logits of shape \(30, 3\)\."):
-            fit(make(1.0), net, x, y + 2)
+        for target, got in ((y + 2, "30 targets up to 4"), (torch.stack([y, y], 1), "60 targets up to 2")):
+            with pytest.raises(ValueError, match=rf"^{method} .* got {got} for logits of shape \(30, 3\)\."):
+                fit(make(1.0), net, x, target)
 
 
 BINARY = F.binary_cross_entropy_with_logits

@@ -115,6 +115,8 @@ def test_a_matrix_of_the_rank_is_sent_exactly_and_another_almost_as_well_as_can_
     assert torch.allclose(values, exact, rtol=0, atol=1e-9)
     noisy = exact + 0.1 * torch.randn(1000, generator=generator, dtype=torch.float64)
     values, _ = sent(attached(parts.LowRank(3, iterations=4), 1000, shape=(20, 50)), noisy)
+    # factors of as many numbers are no smaller
+    assert torch.equal(sent(attached(parts.LowRank(2), 16, shape=(4, 4)), exact[:16])[0], exact[:16])
     best = torch.linalg.svdvals(noisy.view(20, 50))[3:].norm()
     assert float(best) - 1e-12 <= float((values - noisy).norm()) <= 1.05 * float(best)
 

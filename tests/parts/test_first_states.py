@@ -18,14 +18,15 @@ NAN = math.nan
 
 def test_a_client_gets_what_is_its_own_whatever_its_slot(subtests: pytest.Subtests) -> None:
     # Client 2 has other vectors than all others, and trains in slot 0.
-    for options, phase, expected in (
-        ({"buffers": "local"}, 0, [1.0, 2.0, 3.0, 5.0]),
-        ({"exchange": parts.PersonalParameters("head.bias")}, 0, [1.0, 2.0, 4.0, 4.0]),
+    for options, of_task, expected in (
+        ({"buffers": "local"}, {}, [1.0, 2.0, 3.0, 5.0]),
+        ({"exchange": parts.PersonalParameters("head.bias")}, {}, [1.0, 2.0, 4.0, 4.0]),
         # What it knows differs by 1 in each parameter, of which the largest difference is sent.
-        ({"exchange": parts.TopK(0.34, link="down")}, 0, [1.0, 3.0, 4.0, 4.0]),
-        ({"schedule": parts.ProximalModels()}, 1, [2.0, 3.0, 4.0, 5.0]),
+        ({"exchange": parts.TopK(0.34, link="down")}, {}, [1.0, 3.0, 4.0, 4.0]),
+        ({"exchange": parts.TopK(0.34, link="down")}, {"is_known": True}, [2.0, 3.0, 4.0, 4.0]),
+        ({"schedule": parts.ProximalModels()}, {"phase": 1}, [2.0, 3.0, 4.0, 5.0]),
         # Its model and its shares differ by 1: a share of 2 goes twice the way back to what it receives.
-        ({"schedule": parts.AdaptiveStart()}, 1, [0.0, 1.0, 2.0, 4.0]),
+        ({"schedule": parts.AdaptiveStart()}, {"phase": 1}, [0.0, 1.0, 2.0, 4.0]),
     ):
         with subtests.test(options=options):
             algorithm = begun(**options)
@@ -33,7 +34,7 @@ def test_a_client_gets_what_is_its_own_whatever_its_slot(subtests: pytest.Subtes
                 for vectors in part.client_vectors.values():
                     vectors[2] = vectors[2] + 1.0
             for slot, client, values in ((2, 0, MODEL), (0, 2, expected)):
-                task = parts.Task(slot, client, 1, phase=phase)
+                task = parts.Task(slot, client, 1, **of_task)
                 started = algorithm.schedule.start(task, algorithm.received(task))
                 assert started.tolist() == values
 

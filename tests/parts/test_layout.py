@@ -44,6 +44,7 @@ def test_places_and_masks_of_names() -> None:
 
 def test_a_message_counts_each_number_in_its_own_type() -> None:
     assert LAYOUT.payload([0]) == Payload(3, 32)
-    assert LAYOUT.payload([0, 1]).bits == 3 * 32 + 16
-    assert LAYOUT.payload([3]).bits == 64
+    assert [LAYOUT.payload(places).bits for places in ([0, 1], [3])] == [3 * 32 + 16, 64]
+    # 26 times the quotient, rounded to a float, is more than 864
+    assert Layout(("a", "b"), (torch.Size([1]), torch.Size([25])), 2, (64, 32)).payload([0, 1]).bits == 864
     assert LAYOUT.payload([]) == Payload(0, 0)

@@ -109,14 +109,6 @@ def test_a_round_in_which_nobody_reports_leaves_the_model(make: Any) -> None:
     assert float(fit_quadratic(callback, module, clients, 4)) == 2.0
 
 
-def test_an_inner_round_without_clients_does_not_count() -> None:
-    clients = quadratic_clients(a=[0.5, 0.5], c=[0.0, 1.0])
-    callback = RADFed(2, 2, unequal="park", participation=reached([0, 1], [], [0, 1]))
-    weights = fit_quadratic(callback, Quadratic(1.0), clients, rounds=3)
-    assert callback.algorithm.server.moves == 1
-    assert float(weights) == pytest.approx(0.375, abs=1e-15)  # O11 with equal contractions
-
-
 class Steps(Callback):
     """Notes how many steps each client made, round by round."""
 

@@ -84,7 +84,9 @@ def test_centered_clipping_goes_on_from_the_last_center() -> None:
     assert merged(rule, SEVEN, fresh=False).tolist() == pytest.approx(expected, abs=1e-12)
 
 
-def test_krum_and_mixing_by_hand() -> None:
+def test_krum_mixing_and_a_tolerance_by_hand() -> None:
+    # from 0 to 28/13, and on to 868/313: the second step is less than a quarter of the way
+    assert merged(parts.GeometricMedian(tolerance=0.25), [[1.0], [4.0], [7.0]]).tolist() == [pytest.approx(868 / 313)]
     assert merged(parts.Krum(1), [[0.0], [1.0], [3.0], [10.0], [16.5]]).tolist() == [1.0]  # two nearest others: 1 + 4
     # With three updates, two of them arbitrary, the nearest one is the update itself.
     assert merged(parts.Median(before=parts.NearestNeighborMixing(2)), [[1.0], [2.0], [9.0]]).tolist() == [2.0]

@@ -99,7 +99,6 @@ class Collusion(Attack, ABC):
         rows = torch.stack([self.sent_update(result).double() for result in honest])
         attackers = len(results) - len(honest)
         forged = checked_vector(self, "forge", self.forge(rows, attackers), rows[0])
-        forged = forged.to(results[0].vector.dtype)
         seen: list[ClientResult] = []
         for result in results:
             is_honest = result.client not in self.attackers
@@ -229,11 +228,10 @@ class Mimic(Collusion):
 
 
 def _largest_z(honest: int, attackers: int) -> float:
-    """Return the z of Baruch et al. 2019, Algorithm 3; 0 if the attackers are a majority."""
+    """Return the z of Baruch et al. 2019, Algorithm 3; attackers that are a majority have one supporter, too."""
     clients = honest + attackers
     supporters = max(1, clients // 2 + 1 - attackers)
+    # At least a half, and less than 1, so that z is at least 0 and finite.
     share = (clients - supporters) / clients
-    # z is at least 0, also where attackers are the majority, and finite.
-    share = min(max(share, 0.5), 1 - 1e-6)
     z = torch.special.ndtri(torch.tensor(share, dtype=torch.float64))
     return float(z)

@@ -84,7 +84,7 @@ class PartialModel(Exchange, ABC):
         spans = self.find_spans(federation)
         #: What a client of each size holds, booleans of shape ``(size,)``; ``None`` for all.
         self.masks: dict[float, Tensor | None] = {}
-        for level in sorted(set(self.levels)):
+        for level in set(self.levels):
             mask = torch.ones(federation.layout.size, dtype=torch.bool, device=federation.model.device)
             tensors = federation.tensors(mask)
             for name, of_tensor in spans.items():

@@ -90,7 +90,7 @@ def classes_of(target: Tensor, method: str) -> Tensor:
     Raises:
         ValueError: If they are no whole numbers from 0.
     """
-    are_whole = not target.is_floating_point() and not target.is_complex() and target.dtype is not torch.bool
+    are_whole = not target.is_floating_point() and target.dtype is not torch.bool
     if are_whole and (not target.numel() or int(target.min()) >= 0):
         return target.flatten().long()
     found = ""
