@@ -90,7 +90,6 @@ class Round:
         available = available[sizes[available] > 0]
         known = self._score_first(sampler.clients_to_score(rng, available), score)
         drawn = sampler.checked_draw(len(sizes), rng, available)
-        known &= set(drawn.tolist())
 
         # Some of them drop out, or do a part of the work; the others get the schedule's slots.
         clients, work = participation.outcome(drawn, self._full_work, chances)

@@ -259,6 +259,7 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: fl.HeteroFL([0.5], exchange=parts.LowRank(2)),
         lambda: fl.HeteroFL([0.5], drawn=True, exchange=parts.TopK(0.5)),
         lambda: fl.HeteroFL([0.5], exchange=parts.TopK(0.5, link="down")),
+        lambda: fl.HeteroFL([0.5], exchange=parts.TopK(0.5, of="model")),
         lambda: fl.HeteroFL([0.5], drawn=True, optimizer_state="kept"),
         lambda: fl.HeteroFL([0.5], exchange=parts.SecureAggregation(0.1, bits=8, precision=4)),
     ],
