@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,6 +158,12 @@ def test_a_checkpoint_comes_back_in_the_module_s_type() -> None:
     resumed.server.model, resumed.shown = resumed.federation.model, resumed.federation.model
     resumed.put_back()
     assert [resumed.server.model.tolist(), resumed.shown.tolist()] == [models[0].tolist(), models[1].tolist()]
+    # The module shows another model than the server's, until a user assigns one.
+    run.round.published = run.shown
+    run.end_round(run.shown)
+    with pytest.raises(RuntimeError, match="holds another model than the server's"):
+        parts.Run.resume(run.algorithm, run.federation, run.state_dict()).adopt(run.shown)
+    parts.Run.go_on(run, replace(run.federation, model=run.shown + 1.0)).adopt(run.shown)
 
 
 def test_a_fit_that_begins_with_the_model_that_was_shown_last_spends_on_it_again() -> None:
@@ -170,16 +177,10 @@ def test_a_fit_that_begins_with_the_model_that_was_shown_last_spends_on_it_again
     assert parts.Run.begin(run.algorithm, run.federation, run).server.model.tolist() == MODEL
 
 
-class AsksAPart(parts.UniformSampler):
-    """A sampler with a part of its own."""
-
-    def __init__(self) -> None:
-        super().__init__(2)
-        self.noted = Part()
-
-
 def test_all_processes_keep_the_vectors_of_parts_that_they_call_alike() -> None:
-    algorithm = begun(sampler=AsksAPart(), aggregation=parts.Median())
+    sampler: Any = parts.UniformSampler(2)
+    sampler.noted = Part()
+    algorithm = begun(sampler=sampler, aggregation=parts.Median())
     alike = (algorithm.sampler, algorithm.sampler.noted, algorithm.server_optimizer, algorithm.aggregation)
     assert [part.federation.replicates for part in alike] == [True] * 4
     assert not algorithm.objective.federation.replicates
