@@ -55,6 +55,13 @@ def test_clients_with_the_largest_losses_train() -> None:
     assert trainer.callback_metrics == {f"fed/{name}": value for name, value in log.items()}
 
 
+def test_candidates_with_the_largest_losses_stay_in_the_order_of_the_draw() -> None:
+    sampler = begun(parts.PowerOfChoice(3, 4, candidates="uniform"), [1] * 4)
+    candidates = list(sampler.clients_to_score(np.random.default_rng(0), np.arange(4)))
+    sampler.take_scores({client: float(place) for place, client in enumerate(candidates)})
+    assert draw(sampler, np.random.default_rng(0)) == candidates[1:]
+
+
 def test_candidates_come_in_proportion_to_their_sizes() -> None:
     sampler, rng = begun(parts.PowerOfChoice(1, 1), [1, 1, 8]), np.random.default_rng(0)
     drawn = Counter(int(sampler.clients_to_score(rng, np.arange(3)) or draw(sampler, rng)[0]) for _ in range(2000))
@@ -177,6 +184,8 @@ def test_clients_are_explored_by_speed_and_exploited_by_worth() -> None:
     drawn = Counter(draw(sampler, rng)[0] for _ in range(2000))
     assert drawn[2] == 0
     assert drawn[0] / 2000 == pytest.approx(10 / 19.6, abs=5 * 0.0112)
+    sampler.cutoff = 1.0
+    assert draw(sampler, rng) == [0]
 
 
 # ---- TiFL ----
@@ -192,7 +201,9 @@ def test_tiers_credits_and_chances() -> None:
     rng = np.random.default_rng(0)
     tiers = [tuple(sorted(draw(sampler, rng))) for _ in range(8)]
     assert Counter(tiers) == {(1, 4): 5, (2, 5): 2, (0, 3): 1}
-    assert draw(sampler, rng)  # all are used up, and are drawn alike
+    assert draw(sampler, rng)  # all are used up, and are drawn alike, as far as their clients are there
+    for each, clients, there in ((sampler, 6, [0, 3]), (alike, 400, [7])):
+        assert [sorted(each.draw(clients, rng, np.array(there)).tolist()) for _ in range(9)] == [there] * 9
     sampler.begin_fit(sampler.federation)
     sampler.take_scores({0: 8.0, 1: 2.0, 2: 3.0, 3: 4.0, 4: 2.0, 5: 1.0})
     assert sampler.losses.tolist() == [2.0, 2.0, 5.0]

@@ -66,11 +66,13 @@ def test_clients_that_send_nothing_wait_for_nothing() -> None:
 
 
 class TwoLayers(L.LightningModule):
-    """Two layers with six units between, or fewer: two float64 values a unit."""
+    """Two layers with six units between, or fewer: four float64 values a unit, and a count of batches of 64 bits."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(1, 6, bias=False), nn.Linear(6, 1, bias=False)).double()
+        self.layers = nn.Sequential(
+            nn.Linear(1, 6, bias=False), nn.BatchNorm1d(6, affine=False), nn.Linear(6, 1, bias=False)
+        ).double()
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         return self.layers(batch[0]).square().mean()
@@ -80,14 +82,14 @@ class TwoLayers(L.LightningModule):
 
 
 def test_who_has_received_a_small_message_leaves_the_link_to_the_others() -> None:
-    # Messages of 2 and 6 units on a link of 2 units: both have half of it until 2, then the second all of it until 4.
-    # Answers begin at 5 and 7, and each has the whole link.
-    clock = VirtualClock(2, work=6, shared_links=[SharedLink(2 * 128)])
+    # Messages of 9 and 25 numbers on a link of 2: both have half of it until 9, then the second all of it until 17.
+    # Answers begin at 12 and 20, and each has the whole link.
+    clock = VirtualClock(2, work=6, shared_links=[SharedLink(2 * 64)])
     time = VirtualTime(clock)
-    data = [(torch.ones(1, 1, dtype=torch.float64),) * 2] * 2
+    data = [(torch.ones(2, 1, dtype=torch.float64),) * 2] * 2
     trainer = fit_clients(fl.HeteroFL([1 / 3, 1.0], 1.0), TwoLayers(), data, 1, time)
-    assert time.now == 10.0
-    assert float(trainer.callback_metrics["fed/utilization"]) == pytest.approx((6 + 10) / 20)
+    assert time.now == 32.5
+    assert float(trainer.callback_metrics["fed/utilization"]) == pytest.approx((16.5 + 32.5) / 65)
 
 
 def test_a_link_that_is_wide_enough_changes_nothing() -> None:
