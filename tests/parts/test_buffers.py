@@ -12,7 +12,7 @@ from helpers.algorithms import ALGORITHMS, Net, data, one_in
 from helpers.toys import Quadratic, fit_clients, fit_quadratic, quadratic_clients
 from torch import Tensor, nn
 
-from fl_lightning import FedAsync, FedAvg, Federated, FedNova, QFedAvg, RADFed, Scaffold, parts
+from fl_lightning import FedAsync, FedAvg, Federated, FedNova, HierFAVG, QFedAvg, RADFed, Scaffold, parts
 from fl_lightning.diagnostics import Communication
 from fl_lightning.testing.fits import fit
 
@@ -222,6 +222,7 @@ PLAIN, BY_SAMPLES = (4 + 8 + 100) / 3, (1 * 4 + 3 * 8 + 4 * 100) / 8
         (FedAvg(1.0), BY_SAMPLES),
         (FedAvg(1.0, weighting="uniform"), PLAIN),
         (Scaffold(1.0, weighting="samples"), BY_SAMPLES),
+        (HierFAVG([[0, 1], [2]], 1), BY_SAMPLES),
         (FedNova(1.0), BY_SAMPLES),
         (FedNova(1.0, weighting="uniform"), PLAIN),
         (Federated(1.0, aggregation=Around(parts.NormalizedMean())), BY_SAMPLES),

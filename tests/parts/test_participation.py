@@ -183,7 +183,7 @@ def picks(schedule: parts.Redistribution, active: list[int]) -> list[list[int]]:
 
     def add_one(tasks: Sequence[parts.Task]) -> list[parts.ClientResult]:
         starts = [algorithm.received(task) for task in tasks]
-        return [parts.ClientResult(task, start, start + 1, 1) for task, start in zip(tasks, starts, strict=True)]
+        return [parts.ClientResult(task, start, start + 1, 1, [0.5]) for task, start in zip(tasks, starts, strict=True)]
 
     for round_index in range(len(active)):
         begun = begin_round(algorithm, round_index)
@@ -198,8 +198,8 @@ def test_o11c_the_least_trained_models_train() -> None:
     assert picks(schedule, [4, 2, 3, 3]) == [[0, 1, 2, 3], [0, 1], [0, 2, 3], [1, 2, 3]]
     assert schedule.trainings == {0: 3, 1: 3, 2: 3, 3: 3}
     assert {slot: float(model) for slot, model in schedule.models.items()} == {0: 3.0, 1: 3.0, 2: 3.0, 3: 3.0}
-    # One step on a client of one sample in each training.
-    assert {(result.num_steps, result.num_samples) for result in schedule.results.values()} == {(3, 3)}
+    # One step on a client of one sample, with a rate of a half, in each training.
+    assert {(each.num_steps, each.num_samples, *each.summed_lr) for each in schedule.results.values()} == {(3, 3, 1.5)}
 
 
 def test_an_extended_cycle_lasts_until_all_models_are_done() -> None:
