@@ -136,8 +136,8 @@ def test_clients_come_and_go() -> None:
 
 def test_a_free_place_waits_until_somebody_comes() -> None:
     clock = VirtualClock(100, online={0: [(0, 1)], 1: [(5, 9)]})
-    seen = watch(FedAsync(2, clock=clock, concurrency=1), 1, [0.0, 0.0]).arrivals
-    assert [(record.client, record.sent, record.arrived) for record in seen] == [(0, 0, 1), (1, 5, 6)]
+    seen = watch(FedAsync(3, clock=clock, concurrency=2), 1, [0.0, 0.0]).arrivals
+    assert [(record.client, record.sent, record.arrived) for record in seen] == [(0, 0, 1), (1, 5, 6), (1, 6, 7)]
 
 
 def test_lost_results_cost_time_and_no_more() -> None:
