@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.toys import Quadratic, fit_quadratic
 from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import Dataset, TensorDataset
@@ -15,7 +16,7 @@ from zoo.fitting import ends_alike, fit
 from zoo.modules.base import Changed, Classifier, Losing
 from zoo.outcome import compare
 
-from fl_lightning import ClientDatasetsModule, Participation, TensorDataModule
+from fl_lightning import ClientDatasetsModule, FedAvg, Participation, TensorDataModule
 
 
 class Counting(Dataset[Any]):
@@ -68,6 +69,15 @@ def test_data_of_other_processes_are_stacked_and_so_are_tensors_beside_other_dat
         found.append(fit(entry, executor))
     assert found[1].cause is found[2].cause is None
     assert not [line for each in found[1:] for line in compare(found[0].everything, each.everything, 1e-9)]
+
+
+@pytest.mark.parametrize(("of_first", "of_second"), [([[4, 4]], [[4.5, 4.5]]), ([[4.0, 4.0]], [[4.5]])])
+def test_samples_of_other_types_and_shapes(of_first: Any, of_second: Any) -> None:
+    clients = [(torch.ones_like(targets), targets) for targets in map(torch.tensor, (of_first, of_second))]
+    callback = FedAvg(1.0, executor="vectorized")
+    end = fit_quadratic(callback, Quadratic(0.25), clients, 1)
+    # a step of 1/4 of the way for each value of a sample
+    assert float(end) == (2 * 4 + len(of_second[0]) * 4.5) / 4 / 2
 
 
 def drops(drop: Callable[[Tensor], Tensor]) -> Callable[[], Losing]:
@@ -129,11 +139,6 @@ class ScalesTheLoss(AddsNoise):
         return batch
 
 
-class CentersByAWeight(AddsNoise):
-    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
-        return batch[0] - self.layers[0].weight.detach().mean(), batch[1]
-
-
 class CentersByAKeyword(AddsNoise):
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         return batch[0] - torch.mean(input=self.layers[0].weight).detach(), batch[1]
@@ -156,7 +161,6 @@ class ScalesByTheLossBefore(AddsNoise):
     [
         (AddsNoise, "None"),
         (ScalesTheLoss, "change `self.factor`"),
-        (CentersByAWeight, "read the module's weights"),
         (CentersByAKeyword, "read the module's weights"),
         pytest.param(ScalesByTheLossBefore, "read `self.last`", marks=pytest.mark.long),
     ],

@@ -208,13 +208,15 @@ class GatheredBatches:
         """Whether the clients' batches can be had this way."""
         if int(training.trainer.accumulate_grad_batches) != 1:
             return False
+        kinds: set[tuple[Any, ...]] = set()
         for task in tasks:
             if not training.batches.are_tensors(task.client):
                 return False
             tensors, _ = training.batches.rows(task.client)
             if not all(type(tensor) is Tensor and tensor.device.type == "cpu" for tensor in tensors):
                 return False
-        return True
+            kinds.add(tuple((tensor.shape[1:], tensor.dtype) for tensor in tensors))
+        return len(kinds) == 1
 
     def check_reads(self, kept: Collection[str]) -> None:
         """Do nothing: tensors read no attributes."""
