@@ -385,7 +385,9 @@ class ClientBatches:
         """Yield batches, and note the memory of a sample of the first one."""
         for batch in batches:
             if self._bytes_drawn is None:
-                size = sum(leaf.nbytes for leaf in tree_leaves(batch) if isinstance(leaf, (Tensor, np.ndarray)))
+                held = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, (Tensor, np.ndarray))]
+                # Of a sparse tensor as many as if it were dense.
+                size = sum(math.prod(leaf.shape) * leaf.itemsize for leaf in held)
                 self._bytes_drawn = size / min(self.largest([task]), task.num_samples)
             yield batch
 

@@ -76,8 +76,7 @@ class LocalTraining:
         self.hooks = ClientHooks(self.trainer, settings)
         self.counts: StepCounts | None = None
         self._after_client = after_client
-        self._begun = 0
-        self._number = 0
+        self.announce(())
 
     def prepare_clients(self) -> None:
         """Prepare the training of a round's clients."""

@@ -40,6 +40,7 @@ KINDS: dict[str, tuple[Any, type, Callable[[Any], Any]]] = {
     "dataclass": (lambda samples: Record(*stack(samples)), Record, lambda batch: (batch.x, batch.name)),
     "namedtuple": (lambda samples: Pair(*stack(samples)), Pair, lambda batch: batch),
     "nested": (lambda samples: {"inputs": [stack(samples)], "note": None}, dict, lambda batch: batch["inputs"][0]),
+    "sparse": (lambda own: (stack(own)[0].to_sparse(), stack(own)[1]), tuple, lambda own: (own[0].to_dense(), own[1])),
     "default": (None, list, lambda batch: batch),
 }
 

@@ -100,11 +100,6 @@ def test_local_training_is_that_of_a_plain_loop(name: str) -> None:
         assert torch.equal(model, alone(MAKES[name], client))
 
 
-def test_fresh_optimizers_are_not_those_of_a_plain_loop() -> None:
-    [model, *_] = own_models(fit(adamw, fl.Local(optimizer_state="fresh", executor="sequential")))
-    assert (model - alone(adamw, 0)).abs().max() > 1e-3
-
-
 def test_a_client_that_was_left_out_goes_on_as_it_was() -> None:
     def train(left_out: bool) -> list[Tensor]:
         """Train client 0 in rounds 0 and 2; in between it stays away, or returns infinite values."""
@@ -282,15 +277,6 @@ def test_several_optimizers_and_schedules_that_the_module_steps_itself_go_on() -
                 for each in (*both, *schedules):
                     each.step()
         assert torch.equal(model, nn.utils.parameters_to_vector(alone.parameters()).detach())
-
-
-def test_an_optimizer_of_the_last_layer_alone_goes_on() -> None:
-    def last(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(list(parameters)[2:], lr=0.05)
-
-    for client, model in enumerate(own_models(fit(last, fl.Local(executor="sequential")))):
-        # What is trained comes first in the vector, and last in the module.
-        assert torch.equal(model[:18], alone(last, client)[-18:])
 
 
 @pytest.mark.parametrize("name", ["AdamW", "one cycle"])

@@ -76,15 +76,6 @@ def test_what_no_optimizer_holds_is_as_if_it_were_frozen(make: Make) -> None:
     assert values == sent
 
 
-def test_a_stack_trains_the_head_alone() -> None:
-    fit_clients(FedAvg(1.0, executor="sequential"), expected := HeadOnly(), clients_of(8, 8), 2, batch_size=4)
-    callback = FedAvg(1.0, executor="vectorized")
-    trainer = fit_clients(callback, module := HeadOnly(), clients_of(8, 8), 2, batch_size=4)
-    assert trainer.fit_loop.executor.describe().startswith("in stacks")
-    assert distance(module.state_dict(), expected.state_dict()) < 1e-6
-    assert torch.equal(module.body.weight, expected.body.weight)
-
-
 # ---- which parameters are trained ----
 
 

@@ -30,7 +30,7 @@ from fl_lightning.executors.compiler.unmapped import _OF_EVERYTHING
 from fl_lightning.executors.stack.batches import stack_batches
 from fl_lightning.executors.stack.corrections import StackedCorrections
 from fl_lightning.executors.stack.optimizer import StackedOptimizer, check_elementwise
-from fl_lightning.executors.stack.randomness import nothing_drawn
+from fl_lightning.executors.stack.randomness import ClientGenerators, nothing_drawn
 from fl_lightning.executors.stack.sources import DrawnBatches
 from fl_lightning.executors.vectorized import check_parts
 
@@ -55,6 +55,11 @@ class Mean(MeanMetric):
 
 def during(act: Callable[[], Any]) -> None:
     with nothing_drawn(torch.device("cpu")):
+        act()
+
+
+def drawing(act: Callable[[], Any]) -> None:
+    with ClientGenerators(1, [(0,), (1,)], torch.device("cpu")).drawing([0, 1]):
         act()
 
 
@@ -111,12 +116,19 @@ READS_OF_KEPT = (*READS, lambda shown: shown.__add__([]), lambda shown: shown.__
 CAUSES: dict[str, Callable[[], Any]] = {
     "an old torch": patch("torch.__version__", "1")(patch.dict(_OPTIONS, x=1)(lambda: CapturedStep(Mock(), Mock()))),
     "a part at both ends": lambda: check_parts(ALGORITHM),
-    "a term": lambda: StackedCorrections([Squares()], [], None, []),
+    "a term": lambda: StackedCorrections([None, Squares()], [], None, []),
+    "a frozen parameter": lambda: StackedCorrections([None, parts.Term(frozen=frozenset([0]))], [], None, []),
+    "another loss": lambda: StackedCorrections([None, parts.ChangedLoss()], [], None, []),
+    "a walk": lambda: StackedCorrections([None, Mock(spec=parts.Walk, why_alone="it walks")], [], None, []),
     "an optimizer": lambda: check_elementwise(torch.optim.Adafactor(nn.Linear(1, 1).parameters())),
     "a decay of each client": lambda: with_decays(torch.optim.AdamW),
+    "a decoupled decay": lambda: with_decays(partial(torch.optim.Adam, decoupled_weight_decay=True)),
     "a decay": lambda: with_decays(torch.optim.Rprop),
     "draws of numpy": lambda: during(np.random.rand),
     "draws of torch": lambda: during(partial(torch.rand, 1)),
+    "a seed": lambda: during(partial(torch.manual_seed, 1)),
+    "draws of a generator": lambda: drawing(partial(torch.rand, 2, generator=torch.Generator())),
+    "draws of a tensor for two": lambda: drawing(partial(torch.bernoulli, torch.ones(3))),
     **{f"a look of kind {kind}": partial(look, Unread("own")) for kind, look in enumerate(READS)},
     **{f"a look of kind {kind} at what is kept": partial(at_kept, look) for kind, look in enumerate(READS_OF_KEPT)},
     "a method of a logger": lambda: bool(_Attribute(Mock(), "1", "own").name()),

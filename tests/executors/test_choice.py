@@ -374,5 +374,5 @@ def test_the_way_back_through_a_recurrent_network_counts_twice() -> None:
 
 
 def test_numbers_of_operations_have_units() -> None:
-    texts = {840: "840", 12_300: "12 thousand", 4.13e6: "4.1 million", 2e9: "2.0 billion"}
+    texts = {840: "840", 12_300: "12 thousand", 1e6: "1.0 million", 1e9: "1.0 billion"}
     assert {number: in_words(number) for number in texts} == texts

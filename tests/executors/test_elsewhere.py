@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import lightning as L
 import pytest
 import torch
+from helpers.toys import fit_clients
 from torch import nn
 
-from fl_lightning import AggregationCallback, FedAvg, FedDyn, FedPer, TensorDataModule
+from fl_lightning import AggregationCallback, FedAvg, FedDyn, FedPer
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors import Executor
 from fl_lightning.parts import Algorithm, LocalDifferentialPrivacy, Task, Upload
@@ -52,11 +52,7 @@ class Elsewhere(Executor):
 def fit(algorithm: AggregationCallback, rounds: int = 2) -> AggregationCallback:
     generator = torch.Generator().manual_seed(1)
     clients = [(torch.randn(n, 2, generator=generator), torch.randn(n, 1, generator=generator)) for n in (3, 4, 5)]
-    quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = L.Trainer(
-        max_epochs=rounds, callbacks=[algorithm], enable_model_summary=False, accelerator="cpu", **quiet
-    )
-    trainer.fit(Line(), datamodule=TensorDataModule(clients, batch_size=2))
+    fit_clients(algorithm, Line(), clients, rounds, batch_size=2)
     return algorithm
 
 

@@ -1,4 +1,4 @@
-"""A step's draws of numpy and of Python are each client's own in a stack, in the order of the step."""
+"""A step's draws, of torch, numpy and Python, are each client's own in a stack, in the order of the step."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from zoo.fitting import ends_alike
 from zoo.modules.base import Classifier, Losing
+
+from fl_lightning.executors.stack.randomness import ClientGenerators
 
 compare = partial(ends_alike, sizes=(8, 13, 6), federated={"local_epochs": 2})
 
@@ -58,3 +60,36 @@ def draws_by_values(m: Any, x: Tensor, y: Tensor) -> Tensor:
 )
 def test_other_draws_train_one_after_the_other(loss: Any, cause: str) -> None:
     assert cause in str(compare(lambda: Losing(loss)))
+
+
+# ---- what the rows of a stack draw ----
+
+#: Samples of two clients' batches, of which the second one is filled up to the size of the first.
+SIZES = (4, 2)
+X = torch.arange(24.0).sin().double().view(2, 4, 3)
+#: Draws for all that a tensor of shape (clients, samples, 3) holds.
+DRAWS: dict[str, Callable[[Tensor], Tensor]] = {
+    "new": lambda x: torch.rand(x.shape, dtype=torch.float64),
+    "new without samples": lambda x: torch.rand(len(x), 3),
+    "alike": torch.randn_like,
+    "of two": lambda x: torch.normal(x, x.abs()),
+    "in place": lambda x: x.clone().normal_(0, 0.3),
+    "in place without samples": lambda x: x[:, 0].clone().normal_(0, 0.3),
+    "two results": lambda x: sum(torch.native_dropout(x, 0.5, True)),  # type: ignore[return-value]
+    "samples first": lambda x: x.abs().flatten(0, 1).bernoulli(),
+}
+
+
+def generators() -> ClientGenerators:
+    return ClientGenerators(1, [(0, 5), (0, 3)], torch.device("cpu"))
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_rows_draw_as_clients_alone(name: str) -> None:
+    draw = DRAWS[name]
+    with generators().drawing([0, 1], SIZES, 4):
+        found = draw(X).view(2, -1, 3)
+    for row, size in enumerate(SIZES):
+        with generators().active(row):
+            own = draw(X[row : row + 1, :size]).view(-1, 3)
+        assert found[row].tolist() == [*own.tolist(), *[own[0].tolist()] * (found.shape[1] - len(own))]

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.marks import with_marks
 from helpers.stacked import assert_below
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -237,17 +236,13 @@ STACKED: dict[str, Any] = {
     "raises for bad values": (lambda: Kept(raises_for_nan), {}),
     "weighs, reverses, checkpoints, asserts": (lambda: Kept(weighs_and_reverses), {"trainer": ONE_ROUND}),
     "LSTM": (lambda: recurrent(nn.LSTM), {"trainer": ONE_ROUND}),
-}
-MORE: dict[str, Any] = {
-    "GRU": (lambda: recurrent(nn.GRU), {"trainer": ONE_ROUND}),
-    "RNN": (lambda: recurrent(nn.RNN), {"trainer": ONE_ROUND}),
     "adapts": (lambda: Kept(adapts), {"trainer": ONE_ROUND}),
 }
 
 
-@pytest.mark.parametrize("name", with_marks({**STACKED, **MORE}, STACKED))
+@pytest.mark.parametrize("name", STACKED)
 def test_stacked(name: str) -> None:
-    make, options = {**STACKED, **MORE}[name]
+    make, options = STACKED[name]
     assert ends_alike(make, **options) is None
 
 

@@ -9,10 +9,12 @@ import pytest
 import torch
 from helpers.algorithms import Net, data
 from torch import nn
+from torch.optim import SGD, Adagrad, Adam, RMSprop
 from zoo.fitting import ends_alike
 
 from fl_lightning import FedAvg, FedDyn, FedProx, Scaffold, TensorDataModule
 from fl_lightning.datamodules import DigitsDataModule
+from fl_lightning.executors.stack.optimizer import StackedOptimizer
 from fl_lightning.models import CharLSTM, ConvNetClassifier, LogisticRegressionClassifier, MLPClassifier
 from fl_lightning.partitioners import DirichletPartitioner
 
@@ -85,3 +87,12 @@ def test_models_of_the_library(name: str) -> None:
     module, datamodule, algorithm, tolerance = MODELS[name]
     dtype = torch.float64 if tolerance < 1e-6 else torch.float32
     assert ends_alike(module, tolerance, datamodule=datamodule, algorithm=algorithm, dtype=dtype) is None
+
+
+def test_kernels_are_fused_unless_the_user_has_chosen() -> None:
+    chosen: list[dict[str, Any]] = [{"fused": False}, {"foreach": False}, {"foreach": True}, {"differentiable": True}]
+    parameters, rate = [nn.Parameter(torch.ones(2))], torch.tensor(0.1)
+    makes = [Adam, Adagrad, partial(SGD, momentum=0.9), SGD, partial(SGD, weight_decay=0.1), RMSprop]
+    makes += [partial(Adam, **options) for options in [*chosen, {"lr": rate}]]
+    stacked = [StackedOptimizer(make(parameters), parameters) for make in makes]
+    assert [own._own.param_groups[0].get("fused") is True for own in stacked] == [True] * 3 + [False] * 8

@@ -38,7 +38,7 @@ from fl_lightning.executors.compiler.simplification import (
 )
 from fl_lightning.executors.compiler.unmapped import replace_unmapped
 from fl_lightning.executors.stack.inplace_sgd import InPlaceSgd
-from fl_lightning.executors.stack.randomness import PerClientDraws, draws_by_name, mapped_dirichlet
+from fl_lightning.executors.stack.randomness import PerClientDraws, draws_by_name
 
 
 class Place(NamedTuple):
@@ -240,12 +240,8 @@ class StackedGraph:
         mapped = self._mapped(inputs)
         tensors = [value for value in values if isinstance(value, Tensor)]
         with errors_of_step():
-            with self._context():
-                if self._draws:
-                    with stacks.draws, mapped_dirichlet():
-                        losses, *kept = mapped(*tensors)
-                else:
-                    losses, *kept = mapped(*tensors)
+            with self._context(), stacks.draws if self._draws else nullcontext():
+                losses, *kept = mapped(*tensors)
             gradients = torch.autograd.grad(losses.sum(), stacks.parameters, allow_unused=True)
         losses = losses.detach().reshape(len(losses))
         return Computed(losses, [tensor.detach() for tensor in kept], list(gradients), stepped=False)
@@ -343,7 +339,7 @@ class StackedGraph:
             for tensor, place in zip(own, places, strict=True):
                 if isinstance(place, Place) and place.kind == "parameters":
                     parameters[place.number] = tensor.requires_grad_()
-            with self._context(), mapped_dirichlet():
+            with self._context():
                 losses, *kept = mapped(*own)
             # Lightning takes gradients outside of the context, where autocast casts nothing.
             ones = torch.ones_like(losses)

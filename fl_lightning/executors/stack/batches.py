@@ -132,12 +132,13 @@ def _stacked(tensors: Sequence[Tensor]) -> Tensor:
                 "tensors of a batch require gradients, by `requires_grad_` in `training_step` or before it; a stack "
                 "takes gradients after the step (`torch.func.grad` computes the same, in a stack too)"
             )
-        if type(tensor) is not Tensor or tensor.__dict__:
+        if type(tensor) is not Tensor or tensor.__dict__ or tensor.layout is not torch.strided:
             raise CannotVectorize(
-                "batches hold tensors of a subclass or with further attributes; a stack holds plain ones"
+                "batches hold tensors that are sparse, of a subclass or with attributes of their own; a stack holds "
+                "plain ones"
             )
     first = tensors[0]
-    if first.is_contiguous() or 0 in first.shape:
+    if first.is_contiguous():
         return torch.stack(list(tensors))
     memory = torch.stack([_memory_of(tensor) for tensor in tensors])
     return memory.as_strided((len(tensors), *first.shape), (memory.shape[1], *first.stride()))
@@ -152,7 +153,9 @@ def _shape(batch: Any) -> Any:
 def _shape_of_leaf(leaf: Any) -> Any:
     if not isinstance(leaf, Tensor):
         return _identity(leaf)
-    return leaf.shape, leaf.dtype, None if leaf.is_contiguous() else leaf.stride()
+    # Sparse tensors have no strides.
+    has_own = leaf.layout is torch.strided and not leaf.is_contiguous()
+    return leaf.shape, leaf.dtype, leaf.stride() if has_own else None
 
 
 def _identity(leaf: Any) -> Any:

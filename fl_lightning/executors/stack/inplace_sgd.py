@@ -51,13 +51,12 @@ class InPlaceSgd:
         self._parameters = parameters
         rows = range(len(parameters[0]))
         pulls = self._terms.pulls(rows)
-        stepped = self._optimizer.stepped
         rates = self._optimizer.learning_rates()
         decays = self._optimizer.weight_decays()
         self._settings = []
         for place, parameter in enumerate(parameters):
             lr = rates[place]
-            if not stepped[place] or not lr:
+            if not lr:
                 self._settings.append(None)
                 continue
             kept = 1 - lr * (pulls + decays[place])

@@ -31,32 +31,30 @@ class ModelStack:
         for tensor, *rows in zip(vector.tensors(), *views, strict=True):
             stacked = rows[0].expand(len(starts), *tensor.shape) if starts_alike else torch.stack(rows)
             self._whole.append(_copy(stacked, tensor))
-        #: Clients still at work.
-        self.active = len(starts)
-        #: The parameters of the clients at work, leaves of the graph, shape ``(active, *shape)`` each.
-        self.parameters = [tensor.requires_grad_() for tensor in self._whole[: self._num_parameters]]
-        #: Their buffers.
-        self.buffers = self._whole[self._num_parameters :]
+        self._take(len(starts))
 
     def keep(self, active: int) -> bool:
         """Go on with the first ``active`` rows alone; return whether that changes anything."""
-        if active == self.active:
+        if active == len(self.parameters[0]):
             return False
-        self.active = active
-        rows = [tensor.detach()[:active] for tensor in self._whole]
-        self.parameters = [tensor.requires_grad_() for tensor in rows[: self._num_parameters]]
-        self.buffers = rows[self._num_parameters :]
+        self._take(active)
         return True
+
+    def _take(self, active: int) -> None:
+        rows = [tensor[:active] for tensor in self._whole]
+        #: The parameters of the clients at work, leaves of the graph, shape ``(active, *shape)`` each.
+        self.parameters = [tensor.requires_grad_() for tensor in rows[: self._num_parameters]]
+        #: Their buffers.
+        self.buffers = rows[self._num_parameters :]
 
     def renew_buffers(self, rows: Sequence[int], values: Sequence[Tensor]) -> None:
         """Put new values, shape ``(len(rows), *shape)`` each, in the place of the buffers' rows."""
         for buffer, value in zip(self.buffers, values, strict=True):
-            if value.data_ptr() != buffer.data_ptr():
-                buffer[list(rows)] = value.to(buffer.dtype)
+            buffer[list(rows)] = value
 
     def vectors(self) -> list[Tensor]:
         """Return the models, shape ``(size,)`` each."""
-        flat = [tensor.detach().to(self._dtype).reshape(len(tensor), -1).unbind() for tensor in self._whole]
+        flat = [tensor.to(self._dtype).reshape(len(tensor), -1).unbind() for tensor in self._whole]
         return [torch.cat(parts) for parts in zip(*flat, strict=True)]
 
 

@@ -123,12 +123,6 @@ class StackedOptimizer:
         for leaf in leaves:
             leaf.grad = None
 
-    @property
-    def stepped(self) -> list[bool]:
-        """Whether the optimizer steps each parameter tensor."""
-        own = {place for places in self._places for place in places}
-        return [place in own for place in range(self._number)]
-
     def settings(self) -> list[dict[str, Any]]:
         """Return the present settings of each of the user's parameter groups."""
         return [_settings(group) for group in self._origin.param_groups]
@@ -139,7 +133,7 @@ class StackedOptimizer:
         return is_plain_sgd(self._own, but="weight_decay")
 
     def learning_rates(self) -> list[float]:
-        """Return the present learning rate of each parameter tensor; 0 of those that are not stepped."""
+        """Return the present learning rate of each parameter tensor."""
         return self._per_parameter("lr")
 
     def weight_decays(self) -> list[float]:
@@ -185,8 +179,6 @@ def clip(gradients: Sequence[Tensor], value: float, algorithm: str | None) -> No
         value: Largest norm, or largest absolute value.
         algorithm: ``"value"``, or ``"norm"`` (also if ``None``).
     """
-    if value <= 0:
-        return
     if algorithm == "value":
         for gradient in gradients:
             gradient.clamp_(-value, value)

@@ -180,7 +180,8 @@ class PerClientDraws(TorchDispatchMode):
             row = self.rows[self._permutations % len(self.rows)]
             self._permutations += 1
             return self._draw(row, function, args, kwargs)
-        shares = [self._shares(name, value) for name, value in zip(_arguments(function), args, strict=False)]
+        given = list(zip(_arguments(function), args, strict=False))
+        shares = [self._shares(name, value) for name, value in given]
         shares_by_name = {name: self._shares(name, value) for name, value in kwargs.items()}
         drawn = []
         for place, row in enumerate(self.rows):
@@ -190,9 +191,12 @@ class PerClientDraws(TorchDispatchMode):
         if function._schema.is_mutable:
             self._fill_in_place(args[0])
             return args[0]
-        if isinstance(drawn[0], Tensor):
-            return torch.cat(list(map(self._filled, drawn)))
-        return tuple(torch.cat(list(map(self._filled, results))) for results in zip(*drawn, strict=True))
+        results = [drawn] if isinstance(drawn[0], Tensor) else list(zip(*drawn, strict=True))
+        shapes = [self._shape_of_share(name, value) for name, value in (*given, *kwargs.items())]
+        if any(self._dim_of_samples(shape) is not None for shape in shapes):
+            results = [list(map(self._filled, own)) for own in results]
+        joined = tuple(map(torch.cat, results))
+        return joined[0] if isinstance(drawn[0], Tensor) else joined
 
     def draw_on_host(self, draw: Callable[[], Tensor]) -> Tensor:
         """Return what a function draws from global generators, from each client's, shape ``(K, ...)``."""
@@ -212,28 +216,35 @@ class PerClientDraws(TorchDispatchMode):
     def _shares(self, name: str, value: Any) -> Sequence[Any]:
         """Return each client's part of an operation's argument."""
         number = len(self.rows)
+        shape = self._shape_of_share(name, value)
+        if shape is None:
+            return [value] * number
+        dim = self._dim_of_samples(shape)
         if name == "size":
-            # The shape of something new.
-            shape = [value[0] // number, *value[1:]]
-            dim = self._dim_of_samples(shape)
             if dim is None:
                 return [shape] * number
             return [[*shape[:dim], size, *shape[dim + 1 :]] for size in self._sizes or ()]
-        if not isinstance(value, Tensor) or not value.dim():
-            return [value] * number
         if len(value) % number:
             raise CannotVectorize("a random operation of several clients cannot be taken apart")
-        shares = value.chunk(number)
-        dim = self._dim_of_samples(shares[0].shape)
+        shares: Sequence[Tensor] = value.chunk(number)
         if dim is None:
             return shares
         return [own.narrow(dim, 0, size) for own, size in zip(shares, self._sizes or (), strict=True)]
 
+    def _shape_of_share(self, name: str, value: Any) -> list[int] | None:
+        """Return the shape of each client's part of an argument; ``None`` for what all clients share."""
+        if name == "size":
+            # The shape of something new.
+            return [value[0] // len(self.rows), *value[1:]]
+        if isinstance(value, Tensor) and value.dim():
+            return [len(value) // len(self.rows), *value.shape[1:]]
+        return None
+
     # ---- batches that are filled up ----
 
-    def _dim_of_samples(self, shape: Sequence[int]) -> int | None:
+    def _dim_of_samples(self, shape: Sequence[int] | None) -> int | None:
         """Return the dimension of a client's share that has samples, where batches are filled up."""
-        if self._sizes is None:
+        if self._sizes is None or shape is None:
             return None
         dim = self._sample_dim(shape)
         return dim if shape[dim] == self._largest else None
@@ -244,12 +255,8 @@ class PerClientDraws(TorchDispatchMode):
 
     def _filled(self, share: Tensor) -> Tensor:
         """Return a share whose samples are filled up with the first."""
-        if self._sizes is None or not share.dim():
-            return share
         dim = self._sample_dim(share.shape)
         missing = self._largest - share.shape[dim]
-        if not missing:
-            return share
         return torch.cat([share, *[share.narrow(dim, 0, 1)] * missing], dim)
 
     def _fill_in_place(self, value: Tensor) -> None:
@@ -276,29 +283,6 @@ def without_dropout(function: OpOverload, args: Any, kwargs: dict[str, Any]) -> 
     place = names.index("dropout_p")
     p = args[place] if place < len(args) else kwargs.get("dropout_p", 0.0)
     return not p
-
-
-@contextmanager
-def mapped_dirichlet() -> Iterator[None]:
-    """Let Beta and Dirichlet distributions draw under ``vmap``, as long as no gradient is asked for.
-
-    Torch draws by an ``autograd.Function``, which cannot be mapped.
-    """
-
-    def draw(concentration: Tensor) -> Tensor:
-        if torch.is_grad_enabled() and concentration.requires_grad:
-            raise CannotVectorize("a gradient of what Beta or Dirichlet distributions draw cannot be mapped")
-        return torch._sample_dirichlet(concentration)
-
-    function: Any = getattr(torch.distributions.dirichlet, "_Dirichlet", None)
-    if function is None:
-        yield
-        return
-    function.apply = draw
-    try:
-        yield
-    finally:
-        del function.apply
 
 
 @contextmanager

@@ -272,7 +272,7 @@ class GroupedSteps(StackSteps):
         # It alone is flat: the way to take a step depends on nothing but its form.
         is_whole = len(rows) == len(stack.slots)
         stacks = Stacks(
-            parameters=models.parameters,
+            parameters=[select(parameter, rows) for parameter in models.parameters],
             buffers=models.buffers,
             batch=batch.tensors,
             draws=stack.generators.drawing(rows),
@@ -280,8 +280,6 @@ class GroupedSteps(StackSteps):
         )
         if captured.dependence.counts_steps:
             stacks.steps_so_far = torch.tensor(stack.steps_so_far(rows, step), device=models.parameters[0].device)
-        if len(rows) < models.active:
-            stacks.parameters = [select(parameter, rows) for parameter in models.parameters]
         if not is_whole:
             stacks.buffers = [select(buffer, rows).clone() for buffer in models.buffers]
         self._check(captured, inputs, stacks, batch, index, rows, flat=is_whole)
@@ -337,7 +335,7 @@ def _joined(parameter: Tensor, parts: Sequence[tuple[Sequence[int], Tensor | Non
         return None
     if len(known[0][1]) == len(parameter):
         return known[0][1]
-    joined = torch.zeros_like(parameter, requires_grad=False)
+    joined = torch.zeros_like(parameter)
     for rows, gradient in known:
         joined[torch.tensor(rows, device=joined.device)] = gradient
     return joined

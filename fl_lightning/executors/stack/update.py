@@ -44,7 +44,6 @@ class StackUpdate:
         starts = [member.start for member in members]
         self._terms = StackedCorrections([member.correction for member in members], starts, vector, ascends)
         self._optimizer = StackedOptimizer(trainer.optimizers[0], vector.parameters)
-        self._optimizer.attach(models.parameters)
         self._clip_value = float(trainer.gradient_clip_val or 0.0)
         self._clip_algorithm = trainer.gradient_clip_algorithm
         #: Each client's weight decay, where the optimizer cannot take it.
@@ -96,11 +95,8 @@ class StackUpdate:
             self._terms.correct(parameters, gradients)
         if "on_before_optimizer_step" in self._hooks:
             run_hook("on_before_optimizer_step", gradients)
-        if self._clip_value:
-            clipped: list[Tensor] = []
-            for gradient, is_stepped in zip(gradients, self._optimizer.stepped, strict=True):
-                if is_stepped and gradient is not None:
-                    clipped.append(gradient)
+        if self._clip_value > 0:
+            clipped = [gradient for gradient in gradients if gradient is not None]
             clip(clipped, self._clip_value, self._clip_algorithm)
         if self._decays is not None:
             self._terms.decay(parameters, gradients, self._decays)
