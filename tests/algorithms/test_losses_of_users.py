@@ -76,6 +76,16 @@ class Penalised(Net):
         return super().training_step(batch, batch_idx) + 0.1 * self.features(batch[0]).square().mean()
 
 
+class Maximised(Net):
+    """Maximises minus its loss."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return -super().training_step(batch, batch_idx)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1, maximize=True)
+
+
 class Masked(Net):
     """Its ``forward`` gets a mask."""
 
@@ -92,7 +102,7 @@ def masked(net: Net, x: Tensor) -> Tensor:
 
 
 KINDS = {name: partial(Net, loss) for name, loss in LOSSES.items()}
-KINDS |= {"scaled": Scaled, "penalised": Penalised, "masked": Masked}
+KINDS |= {"scaled": Scaled, "penalised": Penalised, "masked": Masked, "maximised": Maximised}
 
 
 def client(n: int = 30) -> tuple[Tensor, Tensor]:

@@ -107,15 +107,6 @@ def padded(sizes: Sequence[int], dtype: torch.dtype) -> Data:
     return Data([[(row[row != 0], label) for row, label in zip(*rows, strict=True)] for rows in held], collate)
 
 
-class Mapping(dict[str, Any]):
-    """A dictionary with attributes."""
-
-    kind: Any = None
-
-    def to(self, device: Any) -> Mapping:
-        return self
-
-
 class Text(str):
     kind: Any = None
 
@@ -149,12 +140,6 @@ def odd(name: str, make: Callable[[Tensor, Tensor, bool], Any], is_odd: Callable
         return Data([[(*row, k) for row in zip(*rows, strict=True)] for k, rows in enumerate(held)], collate)
 
     return Entry(name, lambda: OfKind(is_odd), data)
-
-
-def marked(x: Tensor, odd: bool) -> Tensor:
-    if odd:
-        x.noisy = True  # type: ignore[attr-defined]
-    return x
 
 
 def noisy(sizes: Sequence[int], dtype: torch.dtype) -> Data:
@@ -197,15 +182,5 @@ LONG = [
     odd("texts compared", lambda x, y, odd: {"x": x, "y": y, "id": str(odd)}, lambda batch: batch["id"] == "True"),
     *one_by_one(
         Entry("inputs that require gradients", MarksInputs),
-        odd(
-            "batch has a dictionary with an attribute",
-            lambda x, y, odd: with_kind(Mapping(x=x, y=y), odd),
-            lambda batch: batch.kind,
-        ),
-        odd(
-            "batch has a tensor with an attribute",
-            lambda x, y, odd: {"x": marked(x, odd), "y": y},
-            lambda batch: hasattr(batch["x"], "noisy"),
-        ),
     ),
 ]

@@ -112,6 +112,7 @@ ENTRIES = [
     Entry("Dropout", lambda: Classifier(perceptron(nn.Dropout(0.3))), sizes=UNEQUAL),
     Entry("dropout from the second epoch on", DropsSometimes, long=True),
     draws("uniform, and normal by name", lambda x: torch.rand(x.shape) + normal_by_name(x)),
+    Entry("mixup with torch's Beta", MixupOfTorch),
     Entry("a draw of no use before another", lambda: Draws(draws_more), sizes=WHOLE, by_hand=False),
     *one_by_one(
         Entry("augmentation and dropout", Augmented),
@@ -119,23 +120,17 @@ ENTRIES = [
     ),
 ]
 LONG = [
-    draws("rand", lambda x: torch.rand(x.shape)),
-    draws("normal by name", normal_by_name),
     draws("dropout in place", in_place),
     Entry("Dropout2d", lambda: Classifier(conv(nn.Dropout2d(0.3))), images),
     Entry("AlphaDropout", lambda: Classifier(perceptron(nn.AlphaDropout(0.2)))),
     Entry("Gumbel softmax", GumbelSoftmax),
-    Entry("mixup with torch's Beta", MixupOfTorch),
     Entry("samples actions", Reinforce),
     draws("randint between", lambda x: torch.randint(2, 7, x.shape)),
     draws("randint_like", lambda x: torch.randint_like(x, 2, 7)),
-    draws("normal of tensors", lambda x: torch.normal(x, x.abs())),
     draws("Gamma", lambda x: torch.distributions.Gamma(x.abs() + 1, 2.0).sample()),
     draws("dropout of what is transposed", lambda x: F.dropout(x.t(), 0.4).t()),
     draws("dropout of a number", lambda x: F.dropout(torch.ones(x.shape), 0.4)),
     draws("all is dropped", lambda x: F.dropout(x, 1.0)),
-    draws("bernoulli_", lambda x: x.new_empty(len(x), 1).bernoulli_(0.7)),
-    draws("normal_", lambda x: torch.zeros(x.shape).normal_(0, 0.3)),
     *one_by_one(
         Entry("RReLU", lambda: Classifier(perceptron(nn.RReLU()))),
         Entry("learns from a Beta distribution", LearnsFromBeta),

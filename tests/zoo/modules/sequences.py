@@ -52,21 +52,6 @@ class LanguageModel(Classifier):
         return F.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten(), ignore_index=0)
 
 
-class Recurrent(Classifier):
-    """Embedding, recurrent layer, last hidden state."""
-
-    kind: Any = nn.LSTM
-
-    def __init__(self) -> None:
-        super().__init__(nn.Linear(4, CLASSES))
-        self.embedding, self.recurrent = nn.Embedding(10, 4), self.kind(4, 4, batch_first=True)
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        outputs, _ = self.recurrent(self.embedding(x))
-        return F.cross_entropy(self.layers(outputs[:, -1]), y)
-
-
 class Embedded(Classifier):
     """The mean of a sentence's embeddings."""
 
@@ -84,8 +69,6 @@ ENTRIES = [
     Entry("causal language model, tied weights", LanguageModel, words, sizes=UNEQUAL, long=True),
 ]
 LONG = [
-    Entry("embedding with padding_idx", lambda: Embedded(padding_idx=0), words),
-    Entry("LSTM", Recurrent, words),
     *one_by_one(
         Entry("embedding with max_norm", lambda: Embedded(max_norm=0.5), words),
     ),
