@@ -215,10 +215,14 @@ class Adam(Classifier):
 
 
 class OutOfGrad(torch.optim.Optimizer):
-    """Leaves it to the closure to switch gradients on, as Lightning's closures do."""
+    """Leaves it to the closure to switch gradients on, as Lightning's closures do, and keeps a half of each."""
 
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {})
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        for gradient in [p.grad for p in self.param_groups[0]["params"] if p.grad is not None]:
+            gradient.mul_(0.5)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -290,9 +294,9 @@ class Adversarial(pl.LightningModule):
             torch.manual_seed(0)
             self.generator, self.discriminator = nn.Linear(2, FEATURES), nn.Linear(FEATURES, 1)
 
-    def training_step(self, batch: Any, batch_idx: int) -> None:
+    def training_step(self, batch: Any, number: int) -> None:
         g, d = self.optimizers()
-        noise = torch.full((len(batch[0]), 2), 0.1 * (batch_idx + 1))
+        noise = torch.full((len(batch[0]), 2), 0.1 * (number + 1))
         self.toggle_optimizer(g)
         g.zero_grad()
         self.manual_backward(F.softplus(-self.discriminator(self.generator(noise))).mean())

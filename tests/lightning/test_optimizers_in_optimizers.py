@@ -35,6 +35,7 @@ class Around(torch.optim.Optimizer):
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer, self.param_groups, self.defaults = optimizer, optimizer.param_groups, optimizer.defaults
         self.state, self.fast_state = defaultdict(dict), optimizer.state
+        vars(optimizer)["outer"] = self
         self._optimizer_step_pre_hooks: dict[int, Any] = {}
         self._optimizer_step_post_hooks: dict[int, Any] = {}
 

@@ -256,10 +256,6 @@ class LocalOptimizers:
 
     def _clear_gradients(self) -> None:
         """Remove all gradients. An optimizer's ``zero_grad`` may be the user's own."""
-        for optimizer in self._trainer.optimizers:
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    parameter.grad = None
         for parameter in self._parameters:
             parameter.grad = None
 
@@ -370,17 +366,13 @@ class _Memory:
 
 def _with_wrapped(optimizer: Optimizer) -> list[Optimizer]:
     """Return an optimizer and those in its attributes, or in lists there, in theirs and so on, each once."""
-    found: dict[int, Optimizer] = {}
-    waiting = [optimizer]
-    while waiting:
-        each = waiting.pop(0)
-        if id(each) in found:
-            continue
-        found[id(each)] = each
+    found = [optimizer]
+    for each in found:
         for value in vars(each).values():
-            parts = value if type(value) is list else [value]
-            waiting += [part for part in parts if isinstance(part, Optimizer)]
-    return list(found.values())
+            for part in value if type(value) is list else [value]:
+                if isinstance(part, Optimizer) and part not in found:
+                    found.append(part)
+    return found
 
 
 def _copied_state(optimizer: Optimizer) -> dict[str, Any]:

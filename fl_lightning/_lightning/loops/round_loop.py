@@ -226,8 +226,6 @@ class RoundLoop(_FitLoop, ABC):
             stop.code = STATUS_OF_SIGTERM
             self.stop.requeue()
             raise
-        finally:
-            self.stop.leave()
 
     def on_run_start(self) -> None:
         """Prepare the clients' loop and call ``on_train_start``."""

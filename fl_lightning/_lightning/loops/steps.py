@@ -175,7 +175,6 @@ class Stepper(ABC):
         self._zeroes = is_overridden("optimizer_zero_grad", module)
         #: Whether a profiler is told of each act.
         self.is_profiled = is_profiled(trainer)
-        self._has_own_zero_grad = any(map(_has_own_zero_grad, trainer.optimizers))
         self._action = f"[Strategy]{type(trainer.strategy).__name__}"
         #: Whether anybody but the optimizer sees the loss, of which Lightning makes a copy for that.
         self.shows_loss = True
@@ -191,7 +190,8 @@ class Stepper(ABC):
         if self._zeroes:
             args = (self._trainer.current_epoch, batch_idx, optimizer)
             call._call_lightning_module_hook(self._trainer, "optimizer_zero_grad", *args)
-        elif self._has_own_zero_grad:
+        elif getattr(optimizer.zero_grad, "__func__", None) is not Optimizer.zero_grad:
+            # An optimizer's own, or one that was put into it.
             optimizer.zero_grad()
         else:
             # Torch's own does the same; with a small model, what it tells profilers takes as long as the arithmetic.
@@ -302,8 +302,3 @@ def _is_run_as_it_is(trainer: pl.Trainer) -> bool:
     has_context = precision.train_step_context is not Precision.train_step_context
     has_context = has_context or precision.forward_context is not Precision.forward_context
     return trainer.strategy.model is trainer.lightning_module and not has_context
-
-
-def _has_own_zero_grad(optimizer: Optimizer) -> bool:
-    """Whether an optimizer does something else in ``zero_grad`` than torch's."""
-    return type(optimizer).zero_grad is not Optimizer.zero_grad or "zero_grad" in vars(optimizer)

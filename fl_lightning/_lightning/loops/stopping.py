@@ -76,11 +76,11 @@ class StopRequests:
         self._asked = 0
         self.requeued = False
         self._signum: Any = None
-        self._in_fit = False
         #: Whether this process has told the others.
         self._told = False
         #: When this process last looked into the store.
         self._looked = 0.0
+        #: Where processes tell each other; ``None`` for a single one, and before the fit.
         self._store: Any = None
         self._key = ""
 
@@ -96,18 +96,12 @@ class StopRequests:
         """Begin the fit: the handlers are registered, and other uses of the trainer get Lightning's own again."""
         for name in ("_sigterm_notifier_fn", "_slurm_sigusr_handler_fn"):
             self._connector.__dict__.pop(name, None)
-        self._in_fit = True
         if self._trainer.world_size > 1:
             self._store = torch.distributed.distributed_c10d._get_default_store()
-
-    def leave(self) -> None:
-        """End the fit."""
-        self._in_fit = False
 
     def requeue(self) -> None:
         """When SLURM asked for it, save its checkpoint and have the job queued again; call it on all processes."""
         if self._asked == _REQUEUE:
-            self._asked = _STOP
             self.requeued = True
             self._connector._slurm_sigusr_handler_fn(self._signum, None)  # type: ignore[arg-type]
 
@@ -120,7 +114,7 @@ class StopRequests:
             launcher.kill(signum)
         self._asked = max(self._asked, _STOP)
         # With several processes Lightning's loops would leave at once, each at a place of its own.
-        if self._trainer.world_size == 1 or not self._in_fit:
+        if self._store is None:
             self._connector.received_sigterm = True
 
     def _on_requeue(self, signum: int, frame: FrameType | None) -> None:
