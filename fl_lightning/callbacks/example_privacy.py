@@ -310,7 +310,7 @@ def _loop_of(trainer: pl.Trainer) -> _Loop:
 
 def _reads_data(objective: LocalObjective) -> bool:
     """Whether more of the data than gradients of ``training_step`` may reach the server."""
-    if objective.vectors_sent > 1 or objective.sends_loss:
+    if objective.vectors_sent > 1 or objective.sends_loss or objective.sends_numbers:
         return True
     objectives = [part for part in walk(objective) if isinstance(part, LocalObjective)]
     return not all(part.uses_gradients_alone for part in objectives)

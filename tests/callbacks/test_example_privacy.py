@@ -211,6 +211,11 @@ class ReadingData(LocalObjective):
         return Term(linear=torch.cat([gradient.flatten() for gradient in gradients.values()]))
 
 
+class SendingNumbers(LocalObjective):
+    def numbers_up(self, result: Any) -> int:
+        return 1
+
+
 class Asking(UniformSampler):
     """Asks a client for its loss before each draw, and no client after its training."""
 
@@ -292,6 +297,7 @@ REFUSED: dict[str, Callable[[Path], Any]] = {
     "scores": private(fl.FedAvg(sampler=fl.ImportanceSampler(1.0))),
     "losses before the draw": private(fl.FedAvg(sampler=Asking(1))),
     "other gradients": private(fl.Federated(1.0, objective=ReadingData())),
+    "numbers beside the model": private(fl.Federated(1.0, objective=SendingNumbers())),
     "BatchNorm": private(fl.FedAvg(1.0), module=Normed),
     "two batches a step": private(fl.FedAvg(1.0), accumulate_grad_batches=2),
     "one batch of each client": private(fl.FedAvg(1.0), limit_train_batches=1),

@@ -82,7 +82,7 @@ class Job:
             where = job.where()
             job.kill()
             raise AssertionError(f"The processes hang: {where}")
-        assert not (self.folder / "final.pt").exists() and "SLURM" not in job.output(), job.output()
+        assert not (self.folder / "final.pt").exists() and not [*self.folder.glob("hpc*")], job.output()
 
     def finish(self, checkpoint: str | None = None) -> dict[str, Any]:
         """Train to the end; return the weights and the number of steps."""

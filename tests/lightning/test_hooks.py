@@ -19,10 +19,9 @@ MODULE_HOOKS = [
 
 
 def describe(owner: str, name: str, args: tuple[Any, ...]) -> str:
-    """Return the call as text, with the batch index where the hook has one."""
+    """Return the call as text, with the round and the batch index where the hook has one."""
     indices = [str(arg) for arg in args if isinstance(arg, int)]
-    with_index = name.startswith(("on_train_batch", "on_validation_batch")) or name.endswith("_step")
-    return f"{owner}.{name}({indices[0]})" if with_index and indices else f"{owner}.{name}"
+    return f"{owner}.{name}({', '.join(indices)})"
 
 
 class Recorded(Classifier):
@@ -40,8 +39,7 @@ def _record(name: str) -> Any:
     stock = getattr(Recorded, name)
 
     def hook(self: Recorded, *args: Any, **kwargs: Any) -> Any:
-        shown = (args[1],) if name == "optimizer_step" else args
-        self.calls.append(describe("module", name, shown))
+        self.calls.append(describe("module", name, args))
         return stock(self, *args, **kwargs)
 
     return hook
@@ -66,7 +64,7 @@ def test_all_hooks_of_a_round_in_order() -> None:
     train_federatedly(Recorded(federated), clients_of(8, 3), val=samples(5), callbacks=[Recorder(federated)])
     train_centrally(Recorded(central), samples(11), val=samples(5), callbacks=[Recorder(central)])
     # the one batch of the second client is its first for the module; callbacks count through the round
-    expected = [call.replace("(2)", "(0)") if call.startswith("module.") else call for call in central]
+    expected = [call.replace("2)", "0)") if call.startswith("module.") else call for call in central]
     assert federated == expected
     assert "callback.on_train_batch_start(2)" in federated and "module.on_train_batch_start(2)" in central
 
