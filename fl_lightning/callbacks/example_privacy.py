@@ -105,7 +105,7 @@ class ExamplePrivacy(Callback):
         fit = fit_trainer(trainer)
         fit.callbacks = [self, *(each for each in fit.callbacks if each is not self)]
         if stage == "fit" and trainer.current_epoch == 0:
-            if self._left and self._left == _sums(pl_module):
+            if self._left == _sums(pl_module):
                 check_nothing_spent("ExamplePrivacy", self.spent)
             self._epochs = {}
             self._rounds = 0
@@ -219,7 +219,7 @@ class ExamplePrivacy(Callback):
         if not are_finite:
             # One sample without a finite gradient must not decide what becomes of its client.
             shares = shares.where(is_finite, torch.zeros_like(norms))
-            gradients = {name: gradient.nan_to_num(0.0, 0.0, 0.0) for name, gradient in gradients.items()}
+            gradients = {name: gradient.nan_to_num() for name, gradient in gradients.items()}
         for name, parameter in parameters.items():
             total = torch.tensordot(shares, gradients[name], dims=1)
             noise = self.noise_multiplier * self.clip * torch.randn_like(total)

@@ -210,7 +210,7 @@ def _sound_blocks(path: Path, sums: Path) -> tuple[int, int]:
     with path.open("rb") as file:
         for size, checksum in _SUM.iter_unpack(content[: num_whole * _SUM.size]):
             block = file.read(size)
-            if size == 0 or len(block) < size or zlib.crc32(block) != checksum:
+            if size == 0 or zlib.crc32(block) != checksum:
                 break
             length += size
             blocks += 1

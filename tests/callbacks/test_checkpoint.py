@@ -72,6 +72,13 @@ def test_every_second_round_or_none(tmp_path: Path) -> None:
     assert not list((tmp_path / "none").glob("last*"))
 
 
+def test_central_training_is_kept_too_and_a_trial_is_not(tmp_path: Path) -> None:
+    for name, options in {"whole": {"max_epochs": 2}, "trial": {"fast_dev_run": True}}.items():
+        keep = FederatedCheckpoint(tmp_path / name, "best")
+        quiet_trainer(callbacks=[keep], enable_checkpointing=True, **options).fit(Net(), datamodule=data())
+    assert [sorted(files) for _, _, files in os.walk(tmp_path)] == [[], ["best.ckpt", *FILES]]
+
+
 @pytest.mark.parametrize("damage", ["cut", "changed", "missing", "cut of a thread"])
 def test_last_falls_back_to_the_one_before_and_says_so(tmp_path: Path, damage: str) -> None:
     plugins = [AsyncCheckpointIO()] if damage == "cut of a thread" else []
@@ -200,11 +207,6 @@ def test_a_store_elsewhere_gets_whole_checkpoints_too() -> None:
     assert trainer.checkpoint_callback.last_model_path == "memory://runs/one/last.ckpt"  # type: ignore[union-attr]
 
 
-def taken(folder: Path) -> Path:
-    (folder / "file").write_text("no folder")
-    return folder / "file"
-
-
 def two_damaged(folder: Path) -> None:
     fit(folder, 2)
     for name in FILES:
@@ -219,7 +221,7 @@ def full(folder: Path) -> None:
 
 #: What is done; the text file has the error or the warning.
 TOLD: dict[str, Callable[[Path], Any]] = {
-    "a file for a folder": lambda folder: fit(taken(folder), 1, NeverStarts()),
+    "a file for a folder": lambda folder: [(folder / "file").touch(), fit(folder / "file", 1, NeverStarts())],
     "a folder that cannot be made": lambda _: fit(Path("/proc/nope"), 1, NeverStarts()),
     "two damaged files": two_damaged,
     "a full disk": full,
@@ -230,6 +232,7 @@ TOLD: dict[str, Callable[[Path], Any]] = {
     "an accuracy that is to be small": lambda _: FederatedCheckpoint(monitor="val_acc", mode="min"),
     "a mode of nothing": lambda _: FederatedCheckpoint(mode="max"),
     "the default mode of nothing": lambda _: FederatedCheckpoint(mode="min"),  # as LightningCLI gives it
+    "no argument": lambda _: FederatedCheckpoint(every=1),
 }
 
 

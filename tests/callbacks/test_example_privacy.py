@@ -191,6 +191,10 @@ def test_steps_count_as_the_epochs_that_they_begin() -> None:
     privacy, clients = fl.ExamplePrivacy(1.0, noise_multiplier=8.0, delta=1e-5), quadratic_clients([1.0], [1.0], [4])
     fit(Plain(0.1), clients, privacy, fl.FedAvg(1.0, local_steps=3), rounds=2, batch_size=2)
     assert privacy.state_dict()["epochs"] == {8.0: {0: 4}}
+    # one of two epochs in each round
+    late = fl.FedAvg(1.0, local_epochs=2, participation=fl.Participation(stragglers=1.0))
+    fit(Plain(0.1), clients, privacy, late, rounds=2, batch_size=2)
+    assert privacy.state_dict()["epochs"] == {8.0: {0: 2}}
 
 
 def test_a_step_that_cannot_be_mapped_is_named() -> None:
@@ -211,9 +215,7 @@ class ReadingData(LocalObjective):
         return Term(linear=torch.cat([gradient.flatten() for gradient in gradients.values()]))
 
 
-class SendingNumbers(LocalObjective):
-    def numbers_up(self, result: Any) -> int:
-        return 1
+SendingNumbers: Any = type("SendingNumbers", (LocalObjective,), {"numbers_up": lambda self, result: 1})
 
 
 class Asking(UniformSampler):

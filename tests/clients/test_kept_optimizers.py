@@ -48,6 +48,7 @@ MAKES: dict[str, Make] = {
     "Rprop": torch.optim.Rprop,
     "ASGD": torch.optim.ASGD,
     "Adafactor": torch.optim.Adafactor,
+    "a state of nothing": lambda p: Noting(p, held=None),
     "a schedule by step": lambda p: with_schedule(torch.optim.NAdam(p, lr=0.05), 3),
     "one cycle": cycled,
 }
@@ -203,9 +204,14 @@ class Later(torch.optim.SGD):
         return super().step(closure)
 
 
+#: Holds one more number after each step.
+Growing: Any = type("Growing", (StepLR,), {"state_dict": lambda self: {"past": [0.0] * self.last_epoch}})
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
+        (lambda p: [[each := adamw(p)], [{"scheduler": Growing(each, 1), "interval": "step"}]], "the same numbers all"),
         (lambda p: Later(p, lr=0.1), r"Later must hold the same .*\['more'\] later\. Give `optimizer_state"),
         (torch.optim.LBFGS, "step by gradients alone, got LBFGS, .*missing .*closure.*Give `optimizer_state"),
         (lambda p: Counting(p, lr=0.1), "change nothing but their `state`, got Counting.*Give `optimizer_state"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from types import MethodType
 from typing import Any
 
@@ -123,6 +123,12 @@ class Halves(Notes):
         return {"optimizer": optimizer, "lr_scheduler": config}
 
 
+class Falls(Classifier):
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5), "interval": "step"}]
+
+
 class Accumulates(Callback):
     def on_train_batch_start(self, trainer: pl.Trainer, *_: Any) -> None:
         trainer.accumulate_grad_batches = 2
@@ -192,7 +198,7 @@ def of_samples(collate: Any) -> Any:
 
 def collated(batch: Any) -> Any:
     x, y = default_collate(batch)
-    return None if int(y[0]) == 2 else [x, y]
+    return None if int(y[2]) == 2 else [x, y]
 
 
 def held_back() -> Any:
@@ -348,6 +354,7 @@ CASES: dict[str, tuple[type[Classifier], dict[str, Any]]] = {
     "a strategy's batches": (Classifier, {"strategy": lambda: Moves(device=CPU)}),
     "a batch that changes in place": (ChangesItsBatch, {}),
     "a batch that is None": (Classifier, {"data": lambda: of_samples(collated)}),
+    "a schedule by step, and a batch that is None": (Falls, {"data": lambda: of_samples(collated)}),
     "containers that are kept": (Pops, {"data": held_back, "max_epochs": 2}),
 }
 
@@ -397,11 +404,11 @@ def append(trainer: pl.Trainer, module: Any) -> None:
     trainer.callbacks.append(Shrinks())  # type: ignore[attr-defined]
 
 
-def own_transfer(trainer: pl.Trainer, module: Any) -> None:
-    def halved(self: Any, batch: Any, dataloader_idx: int) -> Any:
+def own_transfer(name: str, trainer: pl.Trainer, module: Any) -> None:
+    def halved(self: Any, batch: Any, *_: Any) -> Any:
         return batch[0] / 2, batch[1]
 
-    module.on_after_batch_transfer = MethodType(halved, module)
+    setattr(module, name, MethodType(halved, module))
 
 
 def register(trainer: pl.Trainer, module: Any) -> None:
@@ -412,7 +419,8 @@ def register(trainer: pl.Trainer, module: Any) -> None:
         parameter.register_post_accumulate_grad_hook(shrinks)
 
 
-CHANGES = (clip, accumulate, set_hook, append, own_transfer, register)
+NAMES = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
+CHANGES = (clip, accumulate, set_hook, append, *(partial(own_transfer, name) for name in NAMES), register)
 
 
 @pytest.mark.parametrize(("change", "round_index"), [*((change, 1) for change in CHANGES), (clip, 0), (register, 0)])
@@ -453,12 +461,6 @@ def test_batches_are_contiguous() -> None:
 
 
 # ---- several clients ----
-
-
-def test_clients_restore_what_a_module_changed_in_its_optimizer() -> None:
-    module = WarmUp()
-    trainer = train_federatedly(module, clients_of(8, 8))
-    assert trainer.optimizers[0].param_groups[0]["lr"] == 0.1
 
 
 def test_steps_of_each_client_are_counted_alone() -> None:

@@ -212,6 +212,7 @@ def test_a_signal_says_how_to_resume(
     with caplog.at_level("INFO"), pytest.raises(error) as end:
         train_federatedly(ValidatedClassifier(), clients_of(8, 3), callbacks=callbacks, max_epochs=3)
     assert end.value.code == (143 if stop is sigterm else 1)  # the status of the program
+    assert ("[rank: 0] Received SIGTERM: 15" in caplog.messages) == (stop is sigterm)
     (line,) = [record.getMessage() for record in caplog.records if "in round" in record.getMessage()]
     assert re.match(hint, line)
 

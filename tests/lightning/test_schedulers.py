@@ -201,9 +201,10 @@ def test_a_stack_notes_the_rate_of_each_accumulated_batch(every: int, accumulate
     assert noted("vectorized") == pytest.approx(expected)
 
 
-def test_no_warning_of_a_schedule_before_its_optimizer_in_a_second_fit(recwarn: pytest.WarningsRecorder) -> None:
-    """Stacks step another optimizer than the one that the schedule holds."""
-    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, seed=0, executor="vectorized")])
+@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
+def test_no_warning_of_a_schedule_before_its_optimizer(recwarn: pytest.WarningsRecorder, executor: Any) -> None:
+    """Stacks step another optimizer than the one that the schedule holds; it is the second fit that would warn."""
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0, seed=0, executor=executor)])
     data, module = TensorDataModule(clients=clients_of(8, 12, 20), batch_size=4), Scheduled(halve)
     for rounds in (1, 2):
         trainer.fit_loop.max_epochs = rounds

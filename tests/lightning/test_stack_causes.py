@@ -13,8 +13,9 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import nn
-from torch.nn.modules.module import register_module_forward_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_full_backward_hook
 from torch.optim.lr_scheduler import CyclicLR, ExponentialLR, LambdaLR, SequentialLR
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torchmetrics import MeanMetric
 from torchmetrics.wrappers import BootStrapper
 
@@ -27,7 +28,6 @@ NOTHING: Any = lambda *args, **options: None  # noqa: E731
 OwnSchedule: Any = type("OwnSchedule", (LambdaLR,), {})
 Watching: Any = type("Watching", (Callback,), {"on_after_backward": NOTHING})
 OwnStrategy: Any = type("OwnStrategy", (SingleDeviceStrategy,), {"backward": NOTHING})
-OwnPrecision: Any = type("OwnPrecision", (MixedPrecision,), {"clip_gradients": NOTHING})
 OwnTransfer: Any = type("OwnTransfer", (TensorDataModule,), {"on_after_batch_transfer": NOTHING})
 OF_MODULE = dict.fromkeys(("on_before_zero_grad", "log", "lr_scheduler_step"), NOTHING)
 
@@ -75,16 +75,15 @@ def causes(module: Any, data: Any = TensorDataModule, *others: Any, **options: A
 
 
 def test_each_cause_is_told_and_plain_steps_have_none(tmp_path: Path) -> None:
-    scaled = OwnPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
+    scaled = MixedPrecision("16-mixed", "cpu", scaler=torch.amp.GradScaler("cpu"))
+    scaled.clip_gradients = NOTHING
     options = {"strategy": OwnStrategy(torch.device("cpu")), "plugins": [scaled], "detect_anomaly": True}
-    hook = register_module_forward_hook(NOTHING)
-    try:
+    with register_module_full_backward_hook(NOTHING), torch.autograd.set_detect_anomaly(False):
         found = causes(type("All", (Hooked,), OF_MODULE)(), OwnTransfer, Watching(), **options)
-    finally:
-        hook.remove()
-        torch.autograd.set_detect_anomaly(False)
-    found += causes(ByHand(0.1))
-    found += causes(type("Nothing", (Quadratic,), {"configure_optimizers": NOTHING})(0.1))
+    with register_module_forward_hook(NOTHING):
+        found += causes(ByHand(0.1))
+    with register_optimizer_step_pre_hook(NOTHING):
+        found += causes(type("Nothing", (Quadratic,), {"configure_optimizers": NOTHING})(0.1))
     assert_as_in(Path(__file__).with_suffix(".txt"), found, tmp_path)
     assert causes(Quadratic(0.1)) == []
     assert [describe_error(error) for error in (ValueError("one\ntwo"), KeyError())] == ["ValueError: one", "KeyError"]

@@ -199,12 +199,3 @@ def test_local_steps_and_epochs(algorithm: Any, accumulate: int, batches: list[i
     trainer = train_federatedly(module, clients_of(*SIZES), algorithm=algorithm(), accumulate_grad_batches=accumulate)
     assert sorted(module.trained) == sorted(batches)
     assert (trainer.global_step, trainer.num_training_batches) == (steps, len(batches))
-
-
-def test_should_stop_ends_the_fit_with_the_round() -> None:
-    class Stop(Callback):
-        def on_train_batch_end(self, trainer: L.Trainer, *_: Any) -> None:
-            trainer.should_stop = True
-
-    _, trainer = run(callbacks=[Stop()])
-    assert (trainer.current_epoch, trainer.global_step) == (1, 8)

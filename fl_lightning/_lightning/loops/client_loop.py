@@ -277,8 +277,7 @@ class ClientLoop(_TrainingEpochLoop):
         if goes_on:
             if self.optimizers.by_step and not self._accumulating:
                 steps_taken = self._step_counter.completed - self._steps_before_client
-                if steps_taken > 0:
-                    self.optimizers.step_in_client(steps_taken, batch_idx + 1)
+                self.optimizers.step_in_client(steps_taken, batch_idx + 1)
             end.call_callbacks(outputs, batch, round_idx)
             end.call_module(outputs, batch, batch_idx)
             if progress.is_last_batch:
