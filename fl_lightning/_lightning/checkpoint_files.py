@@ -153,8 +153,8 @@ def _written_directly(trainer: pl.Trainer) -> Iterator[None]:
     """Let ``save_checkpoint`` write to the very path that it is given, in this thread."""
     strategy, usual = trainer.strategy, trainer.strategy.checkpoint_io
     plugin = usual
-    while isinstance(plugin, _WrappingCheckpointIO) and plugin.checkpoint_io is not None:
-        plugin = plugin.checkpoint_io
+    while isinstance(plugin, _WrappingCheckpointIO):
+        plugin = plugin.checkpoint_io  # type: ignore[assignment]
     strategy.checkpoint_io = WholeFiles(is_whole_anyway=True) if type(plugin) is WholeFiles else plugin
     try:
         yield

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from lightning.pytorch.callbacks.early_stopping import EarlyStoppingReason
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.progress import _ProcessedTracker
 from lightning.pytorch.utilities.rank_zero import rank_zero_info
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
-from fl_lightning._lightning.checkpoint_files import DamagedCheckpointError, is_elsewhere, read_checkpoint
+from fl_lightning._lightning.checkpoint_files import DamagedCheckpointError, read_checkpoint
 from fl_lightning._lightning.fit_trainer import fit_trainer
+from fl_lightning._lightning.loops.local_optimizers import same_content
 
 
 def stop_where_stopped(loop: _FitLoop) -> None:
@@ -79,18 +80,13 @@ class ChosenCheckpoint(ModelCheckpoint, ABC):
 
 def _holds(path: Any, trainer: pl.Trainer, state: Mapping[str, Any]) -> bool:
     """Return whether a file is a checkpoint of the round that ends, with this ``state_dict``."""
-    if is_elsewhere(path):
-        return False
     try:
         kept = read_checkpoint(Path(path))
     except (FileNotFoundError, DamagedCheckpointError):
         return False
-    if (kept["epoch"], kept["global_step"]) != (trainer.current_epoch, trainer.global_step):
-        return False
-    kept_state = kept["state_dict"]
-    return kept_state.keys() == state.keys() and all(
-        torch.equal(kept_state[name], torch.as_tensor(value).cpu()) for name, value in state.items()
-    )
+    present = tree_map_only(Tensor, Tensor.cpu, dict(state))
+    found = kept["epoch"], kept["global_step"], dict(kept["state_dict"])
+    return same_content(found, (trainer.current_epoch, trainer.global_step, present))
 
 
 def let_checkpoints_save_again(trainer: pl.Trainer) -> None:

@@ -129,6 +129,8 @@ def test_another_metric_may_leave_clients_out() -> None:
 
     logged = evaluate(ECHO, data(CLIENTS), ClientMetrics(share_of_small, name="small"))
     assert (logged["val_small_clients"], logged["val_small_clients_left_out"]) == (0.25, 1)
+    logged = evaluate(ECHO, data(CLIENTS[1:]), ClientMetrics(share_of_small, name="small"))
+    assert {name: value for name, value in logged.items() if "small" in name} == {"val_small_clients_left_out": 1}
 
 
 def test_the_lowest_tenth_and_the_weights_are_of_the_clients_that_have_a_value() -> None:

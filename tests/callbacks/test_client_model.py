@@ -12,7 +12,6 @@ import torch
 from helpers.comparison import ValidatedClassifier, clients_of
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from helpers.written import assert_as_in, messages
-from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -128,14 +127,18 @@ def test_both_names_of_a_tied_tensor_have_the_clients_values() -> None:
 
 def seldom(folder: Path) -> None:
     """Ask for a model of a round in which none are made."""
-    callbacks = [fl.FedAvgFineTuned(1.0, every=2), ModelCheckpoint(folder, "{epoch}", save_top_k=-1)]
+    options: dict[str, Any] = {"filename": "{epoch}", "mode": "max", "save_top_k": -1, "save_last": False}
+    scores = [folder / "val_acc_personal", folder / "val_acc_clients"]
+    saves = [fl.FederatedCheckpoint(path, monitor=path.name, **options) for path in scores]
+    callbacks = [fl.FedAvgFineTuned(1.0, every=2), fl.ClientMetrics(), *saves]
     trainer = quiet_trainer(max_epochs=2, callbacks=callbacks, enable_checkpointing=True)
     trainer.fit(Normed(), datamodule=data())
-    fl.client_model(trainer, 0, ckpt_path=folder / "epoch=0.ckpt")
+    assert [len(list(path.iterdir())) for path in scores] == [1, 2]
+    fl.client_model(trainer, 0, ckpt_path=scores[1] / "epoch=0.ckpt")
 
 
 def test_what_is_not_there_is_named(tmp_path: Path) -> None:
-    trainer, module, _ = fitted("Ditto", tmp_path)
+    trainer, module, metrics = fitted("Ditto", tmp_path)
     weights = tmp_path / "weights.ckpt"
     trainer.save_checkpoint(weights, weights_only=True)
     trainer.test(module, datamodule=data(), verbose=False)
@@ -160,4 +163,4 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     found = [line.replace(str(tmp_path), "FOLDER") for line in messages(told, tmp_path / "done")]
     assert_as_in(Path(__file__).with_suffix(".txt"), found, tmp_path)
     assert [name for name in trainer.callback_metrics if "personal" in name] == []
-    assert "test_acc_clients" in trainer.callback_metrics
+    assert ("test_acc_clients" in trainer.callback_metrics, "test" in metrics.own_values) == (True, False)

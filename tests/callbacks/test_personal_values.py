@@ -97,6 +97,8 @@ def test_each_client_has_its_own_head_and_checkpoints_bring_theirs(tmp_path: Pat
     again.test(OwnHead(), datamodule=data(), ckpt_path=str(tmp_path / "epoch=0.ckpt"), verbose=False)
     assert fresh.values["test"] == {0: 2.0, 1: -0.5}
     assert fresh.shared_values["test"] == {0: 0.75, 1: 0.75}
+    again.test(OwnHead(), datamodule=data(), verbose=False)
+    assert fresh.values["test"] == {0: 0.0, 1: 0.0}  # before any training
 
 
 def test_each_client_has_its_own_head_after_a_fit_that_had_no_round_left(tmp_path: Path) -> None:
