@@ -157,11 +157,6 @@ def test_a_kill_between_the_best_file_and_the_last_leaves_one_best_file(tmp_path
     assert (best.name.startswith("epoch=5-"), "-v" in best.name) == (True, False)
 
 
-class NeverStarts(Callback):
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        raise AssertionError("it started")
-
-
 class KilledWhileSaving(Callback):
     """Dies at one of the steps in which the third checkpoint is saved."""
 
@@ -216,8 +211,8 @@ def full(folder: Path) -> None:
 
 #: What is done; the text file has the error or the warning.
 TOLD: dict[str, Callable[[Path], Any]] = {
-    "a file for a folder": lambda folder: [(folder / "file").touch(), fit(folder / "file", 1, NeverStarts())],
-    "a folder that cannot be made": lambda _: fit(Path("/proc/nope"), 1, NeverStarts()),
+    "a file for a folder": lambda folder: [(folder / "file").touch(), fit(folder / "file", 1)],
+    "a folder that cannot be made": lambda _: fit(Path("/proc/nope"), 1),
     "two damaged files": lambda folder: damaged(folder, "last*", "last"),
     "a damaged best file": lambda folder: damaged(folder, "epoch*"),
     "no options of a store": lambda folder: fit(folder, 1).save_checkpoint(folder / "a.ckpt", storage_options={}),

@@ -144,6 +144,9 @@ def test_dropout_is_no_other_share() -> None:
         def build(self) -> nn.Module:
             return nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.5), nn.Linear(5, 3))
 
+        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+            return super().training_step((batch[0] + torch.randn_like(batch[0]), batch[1]), batch_idx)
+
     module = Dropping()
     before = torch.cat([p.detach().flatten() for p in module.parameters()])
     privacy, ended = fl.ExamplePrivacy(1.0, **NO_NOISE), Ended()
@@ -195,11 +198,6 @@ def test_steps_count_as_the_epochs_that_they_begin() -> None:
     late = fl.FedAvg(1.0, local_epochs=2, participation=fl.Participation(stragglers=1.0))
     fit(Plain(0.1), clients, privacy, late, rounds=2, batch_size=2)
     assert privacy.state_dict()["epochs"] == {8.0: {0: 2}}
-
-
-def test_a_step_that_cannot_be_mapped_is_named() -> None:
-    with pytest.raises(RuntimeError, match=r"`training_step`.* vmap over calling \.item\(\)"):
-        fit(Quadratic(0.1), mixed(1.0), fl.ExamplePrivacy(1.0, **NO_NOISE), fl.FedAvg(1.0))
 
 
 class Normed(ValidatedClassifier):
@@ -294,6 +292,7 @@ REFUSED: dict[str, Callable[[Path], Any]] = {
     "class weights": of_losses(lambda scores, y: functional.cross_entropy(scores, y, weight=WEIGHTS)),
     "a sum": of_losses(lambda scores, y: functional.cross_entropy(scores, y, reduction="sum")),
     "ignored samples": of_losses(lambda scores, y: functional.cross_entropy(scores, torch.where(y == 0, -100, y))),
+    "a step of values": lambda _: fit(Quadratic(0.1), mixed(1.0), fl.ExamplePrivacy(1.0, **NO_NOISE), fl.FedAvg(1.0)),
     "control variates": private(fl.Scaffold(1.0)),
     "losses": private(fl.QFedAvg(1.0, 1.0)),
     "scores": private(fl.FedAvg(sampler=fl.ImportanceSampler(1.0))),

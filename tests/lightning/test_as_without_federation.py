@@ -67,7 +67,8 @@ def fit(kind: Any, executor: str | None, data: Any = None, **trainer: Any) -> tu
     ]
     fitter = quiet_trainer(callbacks=callbacks, **{"max_epochs": 1, **options})
     given = data() if data else TensorDataModule([samples(30)], batch_size=4, shuffle=False)
-    fitter.fit(module, datamodule=given)
+    with torch.no_grad():  # a fit switches gradients on
+        fitter.fit(module, datamodule=given)
     weights = nn.utils.parameters_to_vector(module.parameters()).detach()
     state = [getattr(module, "notes", None), *(buffer.tolist() for buffer in module.buffers())]
     return weights, state, fitter.global_step

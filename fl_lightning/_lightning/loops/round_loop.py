@@ -185,7 +185,7 @@ class RoundLoop(_FitLoop, ABC):
         Lightning's line would not say after how many steps that is.
         """
         steps = self.epoch_loop.global_step
-        if self.max_batches != 0 and _is_max_limit_reached(steps, self.max_steps):
+        if _is_max_limit_reached(steps, self.max_steps):
             rank_zero_info(
                 f"`Trainer.fit` stopped: `max_steps={self.max_steps}` reached in round {self.round_index}, which ends "
                 f"with step {steps} of all clients together. Rounds are whole; `max_epochs` counts them."
@@ -310,14 +310,11 @@ class RoundLoop(_FitLoop, ABC):
     def _validate(self) -> None:
         """Validate the model that the round left."""
         trainer = self.trainer
-        connector = trainer._logger_connector
         trainer.validating = True
-        first_loop_iter = connector._first_loop_iter
         call._call_lightning_module_hook(trainer, "on_validation_model_zero_grad")
         with self.epoch_loop.at_last_batch(), counting_rounds(trainer, self.round_index):
             self.epoch_loop.val_loop.run()
         trainer.training = True
-        connector._first_loop_iter = first_loop_iter
 
     # ---- a round's ends ----
 
@@ -361,7 +358,7 @@ class RoundLoop(_FitLoop, ABC):
         if not self.in_round:
             return
         self.epoch_loop.close_round()
-        for each in reversed([*self.kept_for_lightning, *self.kept_for_callback]):
+        for each in (*self.kept_for_lightning, *self.kept_for_callback):
             each.put_back()
         self._leave_round()
 
