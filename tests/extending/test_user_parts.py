@@ -298,6 +298,7 @@ class AddedUp(parts.MeanAggregation):
     def finish(self, model: Tensor, mean: Tensor, weight: float) -> Tensor:
         total = self.federation.sum_over_ranks(self.here)
         assert torch.equal(total, mean * weight)
+        assert torch.equal(total, self.here) == (self.seen == 2)
         assert sum(self.federation.gather(self.seen)) == weight == 2
         total /= 4  # the sum is the caller's: writing to it changes nothing else
         self.here, self.seen = torch.zeros_like(total), 0
