@@ -112,6 +112,7 @@ class FrozenPrefixCache(L.Callback):
         path.parent.mkdir(parents=True, exist_ok=True)
         # Other processes, of any run, wait for the file.
         with FileLock(path.with_suffix(".lock")):
+            _sums(path).touch()
             if path.exists():
                 length, _ = _sound_blocks(path, _sums(path))
                 if length == path.stat().st_size > 0:
@@ -144,7 +145,6 @@ class FrozenPrefixCache(L.Callback):
         header = _header(first.dtype, (len(inputs), *first.shape[1:]))
         partial = path.with_suffix(".part")
         partial.touch()
-        _sums(path).touch()
         length, blocks = _sound_blocks(partial, _sums(path))
         with partial.open("r+b") as file, _sums(path).open("r+b") as sums:
 
@@ -200,8 +200,6 @@ def _sums(path: Path) -> Path:
 
 def _sound_blocks(path: Path, sums: Path) -> tuple[int, int]:
     """Return how many bytes from a file's start agree with their checksums, and how many blocks they are."""
-    if not sums.exists():
-        return 0, 0
     content = sums.read_bytes()
     # The last entry may be cut off.
     num_whole = len(content) // _SUM.size
@@ -210,7 +208,7 @@ def _sound_blocks(path: Path, sums: Path) -> tuple[int, int]:
     with path.open("rb") as file:
         for size, checksum in _SUM.iter_unpack(content[: num_whole * _SUM.size]):
             block = file.read(size)
-            if size == 0 or zlib.crc32(block) != checksum:
+            if zlib.crc32(block) != checksum:
                 break
             length += size
             blocks += 1
