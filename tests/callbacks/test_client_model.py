@@ -33,7 +33,9 @@ ALGORITHMS: dict[str, Any] = {
 
 class Normed(ValidatedClassifier):
     def build(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+        layers = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+        layers.register_buffer("unsaved", torch.zeros(1), persistent=False)
+        return layers
 
     def forward(self, x: Tensor) -> Tensor:
         scores: Tensor = self.layers(x)
