@@ -149,10 +149,10 @@ class LocalOptimizers:
         saved = []
         for optimizer, options, state in zip(self._trainer.optimizers, all_options, self._kept_states, strict=True):
             present = optimizer.state_dict()
+            groups: list[dict[str, Any]] = []
             # A hook of the round's start may have appended groups.
-            groups = present["param_groups"][: len(options)]
-            for group, values in zip(groups, options, strict=True):
-                _set_options(group, values)
+            for group, values in zip(present["param_groups"], options, strict=False):
+                groups.append({**_options(values), "params": group["params"]})
             saved.append({**present, "state": state, "param_groups": groups})
         return {"optimizer_states": saved, "lr_schedulers": schedules}
 
@@ -336,7 +336,7 @@ class LocalOptimizers:
         for optimizer, groups in zip(self._trainer.optimizers, options, strict=True):
             # A callback that unfreezes layers appends groups.
             for group, values in zip(optimizer.param_groups, groups, strict=False):
-                _set_options(group, values)
+                group.update(_options(values))
         if self.by_step or not self._automatic:
             self._set_schedules(schedules)
 
@@ -395,13 +395,6 @@ def _options(group: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, Tensor):
             options[name] = value.clone()
     return options
-
-
-def _set_options(group: dict[str, Any], options: dict[str, Any]) -> None:
-    """Give a parameter group these options and no others: some optimizers count their steps in a new one."""
-    for name in group.keys() - options.keys() - {"params"}:
-        del group[name]
-    group.update(_options(options))
 
 
 def same_content(before: Any, now: Any) -> bool:
