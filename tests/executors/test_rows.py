@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from torch.nn import functional as F
 
 from fl_lightning.executors.compiler.rows import Rows
+from fl_lightning.executors.compiler.sizes import sizes_by_shapes
 
 SAMPLES = 4
 #: Functions of values of shape (4, 3) and of a weight of shape (3, 3).
@@ -36,13 +37,7 @@ def rows_of(operation: Operation) -> tuple[Rows, list[fx.Node]]:
             of_weight.add(node)
     of_samples = [node for node in others if node.op != "output" and node not in of_weight]
     tensors = [node for node in of_samples if isinstance(node.meta["example_value"], Tensor)]
-    return Rows(SAMPLES, lambda node: node not in of_weight, None), tensors
-
-
-def treats_samples_alone(operation: Operation) -> bool:
-    """Return whether all operations of a function are known to treat samples by themselves."""
-    rows, tensors = rows_of(operation)
-    return all(rows.makes_rows(node) or rows.treats_alone(node) for node in tensors)
+    return Rows(lambda node: node not in of_weight, sizes_by_shapes(traced.graph, SAMPLES).rows), tensors
 
 
 def takes_losses(operation: Operation) -> bool:
@@ -65,38 +60,12 @@ def attended(z: Any, mask: Any = None) -> Any:
     return F.scaled_dot_product_attention(z, z + 1, z + 2, attn_mask=mask)
 
 
-ALONE: dict[str, Operation] = {
-    "product with a weight": lambda z, w: z @ w,
-    "product of a weight with each sample's matrix": lambda z, w: w @ z[:, :, None],
-    "product of each sample's matrices": lambda z, w: z[:, :, None] @ z[:, None],
-    "einsum": lambda z, w: torch.einsum("id,dk->ik", z, w),
-    "transposed": lambda z, w: z[:, :, None].transpose(1, 2),
-    "filled up": lambda z, w: F.pad(z, (0, 1)),
-    "attention within a sample": lambda z, w: attended(z[:, :, None]),
-    "one value of each sample": lambda z, w: z[torch.arange(z.size(0)), z.argmax(1)],
-    "softmax": lambda z, w: z.softmax(1),
-    "layer": lambda z, w: F.linear(z, w),
-    "layer with a bias": lambda z, w: torch.addmm(w[0], z, w),
-    "layer norm": lambda z, w: F.layer_norm(z, (3,)),
-    "embedding": lambda z, w: F.embedding(z.argmax(1), w),
-    "reshaped": lambda z, w: z.reshape(SAMPLES, 3, 1).unflatten(1, (3, 1)),
-    "permuted": lambda z, w: z[:, :, None].permute(0, 2, 1).permute((0, 2, 1)),
-    "unsqueezed and stacked": lambda z, w: torch.stack([z.unsqueeze(1), z.unsqueeze(-2)], -1),
-    "along the other dimension": lambda z, w: z.sum(-1) + z.max(1)[0] + F.glu(z[..., :2]).mean(1),
-    "normalized": lambda z, w: F.normalize(z) + z.cumsum(dim=1),
-    "pool of a batch": lambda z, w: F.max_pool1d(z[:, None], 2),
-    "losses": lambda z, w: F.mse_loss(z, 2 * z, reduction="none"),
-    "losses of classes": lambda z, w: F.cross_entropy(z, z.argmax(1), reduction="none"),
-    "distances of pairs": lambda z, w: F.pairwise_distance(z, z + 1),
-    "arguments by name": lambda z, w: torch.flatten(torch.matmul(z, other=w).unsqueeze(dim=1), start_dim=1),
-    "weights for all": lambda z, w: z * w[0] + w[:1],
-    "attention with a mask for all": lambda z, w: attended(z[:, :, None], w),
-}
 MIXED: dict[str, Operation] = {
     "product of samples with each sample's matrix": lambda z, w: z @ z[:, :, None],
     "product of two matrices of samples": lambda z, w: as_columns(z) @ z,
     "einsum": lambda z, w: torch.einsum("ji->i", as_columns(z)),
     "transposed": lambda z, w: as_columns(z).transpose(0, 1),
+    "transposed from behind": lambda z, w: as_columns(z).swapdims(1, dim1=0),
     "shifted": lambda z, w: F.pad(z, (0, 0, 1, -1)),
     "attention to other samples": lambda z, w: attended(z),
     "one sample for all": lambda z, w: z[z.argmax(1)],
@@ -108,7 +77,13 @@ MIXED: dict[str, Operation] = {
     "permuted": lambda z, w: as_columns(z).permute(1, 0),
     "permuted by a tuple": lambda z, w: as_columns(z).permute((1, 0)),
     "stacked": lambda z, w: torch.stack([z] * SAMPLES),
+    "stacked from behind": lambda z, w: torch.stack([z] * SAMPLES, -3),
+    "stacked with places": lambda z, w: torch.stack([z, of_places(w)], 1),
     "sum": lambda z, w: as_columns(z).sum(0),
+    "sum of all": lambda z, w: z.sum(),
+    "columns of places": lambda z, w: torch.cat([z, of_places(w)], 1),
+    "columns of each sample": lambda z, w: as_columns(z)[:, z.argmax(1)],
+    "likeness to all": lambda z, w: F.cosine_similarity(as_columns(z)[:, None], as_columns(z), dim=-1),
     "flipped": lambda z, w: z.flip(0),
     "rolled": lambda z, w: z.roll(1, 0),
     "rolled over all": lambda z, w: z.roll(1),
@@ -124,20 +99,20 @@ MIXED: dict[str, Operation] = {
     "attention with masks of places": lambda z, w: attended(z[:, :, None], w.expand(SAMPLES, 3, 3)),
     "einsum without a result": lambda z, w: torch.einsum("ji", as_columns(z)),
     "einsum with dots": lambda z, w: torch.einsum("...i->i...", as_columns(z)),
+    "einsum of products": lambda z, w: torch.einsum("id,jd->ij", z, z),
+    "einsum with weights of places": lambda z, w: torch.einsum("id,id->id", z, of_places(w)),
     "sum over two": lambda z, w: as_columns(z)[:, :, None].expand(SAMPLES, SAMPLES, SAMPLES).sum((1, 0)),
-    "parts of values": lambda z, w: z.view(torch.int16),
+    "attention to places": lambda z, w: F.scaled_dot_product_attention(z[:, None], of_places(w)[:, None], z[:, None]),
     "values in another order": lambda z, w: z[z.argmax(1), z.argmax(1)],
+    "values of places": lambda z, w: of_places(w)[torch.arange(z.size(0)), z.argmax(1)],
+    "values of columns": lambda z, w: as_columns(z)[torch.arange(z.size(0)), as_columns(z).argsort()],
 }
-
-
-@pytest.mark.parametrize("operation", ALONE.values(), ids=ALONE.keys())
-def test_samples_are_treated_by_themselves(operation: Operation) -> None:
-    assert treats_samples_alone(operation)
 
 
 @pytest.mark.parametrize("operation", MIXED.values(), ids=MIXED.keys())
 def test_samples_are_mixed(operation: Operation) -> None:
-    assert not treats_samples_alone(operation)
+    rows, tensors = rows_of(operation)
+    assert not all(rows.makes_rows(node) or rows.treats_alone(node) for node in tensors)
 
 
 OF_EACH: dict[str, Operation] = {

@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fl_lightning._lightning.stacks.recording import LogCall, Logged, TensorPlace
+from fl_lightning._lightning.stacks.recording import Logged, TensorPlace
 from fl_lightning.executors.compiler.capture import CapturedStep, Step
 from fl_lightning.executors.compiler.check import Check
 from fl_lightning.executors.compiler.graph import Computed, Stacks
 from fl_lightning.executors.compiler.number_of_clients import FEW, DependsOnNumber
 from fl_lightning.executors.compiler.samples import weighted_graph
-from fl_lightning.executors.compiler.sizes import NotOfSamples, Sizes, check_inputs, find_sizes
+from fl_lightning.executors.compiler.sizes import NotOfSamples, Sizes, check_inputs, find_sizes, sizes_by_shapes
 from fl_lightning.executors.stack.batches import StackedBatch
 from fl_lightning.executors.stack.randomness import ClientGenerators
 
@@ -95,7 +95,7 @@ class WeightedSteps:
         whole, inputs = self._captured(batch, 0)
         shorts: list[_Short] = []
         of_any_size = len({*sizes} - {largest}) > 1
-        for size in sorted({largest, *sizes}, reverse=True):
+        for size in {largest, *sizes}:
             if (whole, size) not in self._settled:
                 short = self._capture_short(batch, size, of_any_size)
                 if size < largest:
@@ -108,7 +108,6 @@ class WeightedSteps:
             raise NotOfSamples
         for short in shorts:
             if (weighted, short.step) not in self._proven:
-                weighted = self._weighted[whole] = _without_sizes_of_logs(weighted, short, largest)
                 stacks = Stacks(parameters, [], batch.tensors, generators.drawing(range(number)))
                 self._proven[weighted, short.step] = self._prove(weighted, inputs, short, stacks)
             if not self._proven[weighted, short.step]:
@@ -143,7 +142,8 @@ class WeightedSteps:
 
     def _weigh(self, whole: Step, inputs: Sequence[Any], size: int) -> Step | None:
         try:
-            graph = weighted_graph(whole, inputs, size, self._sizes.get(whole))
+            sizes = self._sizes.get(whole) or sizes_by_shapes(whole.source, size)
+            graph = weighted_graph(whole.source, inputs, size, sizes)
             return self._captured.read(graph, whole.dependence)
         except NotOfSamples:
             return None
@@ -187,54 +187,16 @@ class WeightedSteps:
         return True
 
 
-def _without_sizes_of_logs(weighted: Step, short: _Short, largest: int) -> Step:
-    """Return a weighted step without the ``batch_size`` of logged values where that is the number of samples."""
-    calls: list[LogCall] = []
-    for call, other in zip(weighted.logged.calls, short.step.logged.calls, strict=False):
-        options = dict(call.options)
-        is_of_samples = options.get("batch_size") == largest != short.size
-        # That of the shorter batch is a tensor, or a number.
-        if is_of_samples and (other.weight is not None or other.options["batch_size"] == short.size):
-            del options["batch_size"]
-        calls.append(replace(call, options=options))
-    if calls == weighted.logged.calls:
-        return weighted
-    return replace(weighted, logged=replace(weighted.logged, calls=calls))
-
-
 def _agree(weighted: Step, found: Computed, short: _Short, expected: Computed) -> bool:
     """Whether a weighted step, and one of shorter batches, have logged and computed the same."""
-    places = _places(weighted.logged)
-    other_places = _places(short.step.logged)
-    calls = weighted.logged.calls
-    other_calls = short.step.logged.calls
-    if len(places) != len(other_places) or len(calls) != len(other_calls):
-        return False
-    if not all(map(_log_alike, calls, other_calls)):
-        return False
-    bound = _BOUNDS.get(found.losses.dtype, _BOUND_OF_HALF)
-    if not _are_close(found.losses, expected.losses, bound):
-        return False
-    for gradient, other_gradient in zip(found.gradients, expected.gradients, strict=True):
-        if (gradient is None) != (other_gradient is None):
-            return False
-        if gradient is not None and other_gradient is not None and not _are_close(gradient, other_gradient, bound):
-            return False
-    for place, other_place in zip(places, other_places, strict=True):
+    pairs = [(found.losses, expected.losses), *zip(found.gradients, expected.gradients, strict=True)]
+    for place, other_place in zip(_places(weighted.logged), _places(short.step.logged), strict=True):
         kept = found.kept[place]
         if weighted.kept[place].of_samples:
             kept = kept[:, : short.size]
-        if not _are_close(kept, expected.kept[other_place], bound):
-            return False
-    return True
-
-
-def _log_alike(call: LogCall, other: LogCall) -> bool:
-    """Whether a weighted step's call of ``self.log`` logs a mean over samples, as another step's does."""
-    is_of_size = "batch_size" in call.options
-    if is_of_size and call.options["batch_size"] != other.options.get("batch_size"):
-        return False
-    return call.weight is None and call.reduction == "mean" and call.logs_as(other)
+        pairs.append((kept, expected.kept[other_place]))
+    bound = _BOUNDS.get(found.losses.dtype, _BOUND_OF_HALF)
+    return all(_are_close(one, other, bound) for one, other in pairs if one is not None and other is not None)
 
 
 def _places(logged: Logged) -> list[int]:

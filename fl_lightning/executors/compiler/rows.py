@@ -11,14 +11,11 @@ told by values, which may hide what an operation does, such as a term whose weig
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Collection
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
-from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from fl_lightning.executors.compiler.nodes import example_of, example_tensor
@@ -87,42 +84,26 @@ _PAIRS = _words("pairwise_distance cosine_embedding_loss triplet_margin_loss mar
 
 def name_of(node: fx.Node) -> str:
     """Return the plain name of a node's function: ``"add"`` for ``+``, ``+=``, ``torch.add`` and ``Tensor.add_``."""
-    if isinstance(node.target, str):
-        name = node.target
-    elif node.target in _NAMES:
-        return _NAMES[node.target]
-    else:
-        name = getattr(node.target, "__name__", "")
-    if name in _IN_PLACE:
-        return name[1:]
-    return name if name.startswith("_") else name.rstrip("_")
+    target: Any = node.target
+    name: str = target if isinstance(target, str) else getattr(target, "__name__", "")
+    return name[1:] if name in _IN_PLACE else name.rstrip("_")
 
 
 class Rows:
     """Tells of the nodes of a graph whether they treat samples by themselves.
 
     Args:
-        size: Samples of the batch, B.
         of_samples: Whether a node has a row for each sample, and depends on it.
-        rows: The nodes that have a row for each sample; ``None`` if their shapes tell.
+        rows: The nodes whose tensors have a row for each sample.
     """
 
-    def __init__(self, size: int, of_samples: Callable[[fx.Node], bool], rows: Collection[fx.Node] | None) -> None:
-        self._size = size
+    def __init__(self, of_samples: Callable[[fx.Node], bool], rows: Collection[fx.Node]) -> None:
         self.of_samples = of_samples
         self._rows = rows
 
-    def leads(self, node: fx.Node) -> bool:
-        """Whether a node's tensors have a row for each sample."""
-        if self._rows is not None:
-            return node in self._rows
-        value = example_of(node)
-        values = value if isinstance(value, (tuple, list)) else [value]
-        return all(isinstance(own, Tensor) and own.dim() > 0 and own.shape[0] == self._size for own in values)
-
     def makes_rows(self, node: fx.Node) -> bool:
         """Whether a node makes a row for each sample, of constants, places or random numbers, whatever it is given."""
-        return name_of(node) in _CONSTANTS | _DRAWN and self.leads(node)
+        return name_of(node) in _CONSTANTS | _DRAWN and node in self._rows
 
     def makes_constants(self, node: fx.Node) -> bool:
         """Whether a node makes constants, which have nothing of the tensor that it is given."""
@@ -131,7 +112,7 @@ class Rows:
     def treats_alone(self, node: fx.Node) -> bool:
         """Whether each row of a node's tensors depends on the rows in its place alone."""
         first = self._first(node)
-        if first is None or not self.leads(node):
+        if first is None or node not in self._rows:
             return False
         name = name_of(node)
         if name in _BY_VALUE or name in _LOSSES:
@@ -243,8 +224,6 @@ def _normalized(rows: Rows, node: fx.Node, first: fx.Node) -> bool:
 def _product(rows: Rows, node: fx.Node, first: fx.Node) -> bool:
     one = argument(node, 0, "input")
     other = argument(node, 1, "other", "mat2")
-    if not isinstance(one, fx.Node) or not isinstance(other, fx.Node):
-        return False
     if rows.of_samples(one) and rows.of_samples(other):
         return _dims(one) == _dims(other) >= 3
     if rows.of_samples(one):
@@ -258,16 +237,10 @@ def _affine_product(rows: Rows, node: fx.Node, first: fx.Node) -> bool:
 
 
 def _einsum(rows: Rows, node: fx.Node, first: fx.Node) -> bool:
-    equation = node.args[0]
-    if not isinstance(equation, str) or "->" not in equation or "." in equation:
-        return False
-    given, result = equation.replace(" ", "").split("->")
-    letters = given.split(",")
-    operands = tensors_of(node)
-    if len(letters) != len(operands):
-        return False
+    # Without a result the sample has no letter, which no operand begins with.
+    given, _, result = str(node.args[0]).replace(" ", "").partition("->")
     sample = result[:1]
-    for own, indices in zip(operands, letters, strict=True):
+    for own, indices in zip(nodes_given(node), given.split(","), strict=False):
         if rows.of_samples(own):
             is_right = indices[:1] == sample and indices.count(sample) == 1
         else:
@@ -275,11 +248,6 @@ def _einsum(rows: Rows, node: fx.Node, first: fx.Node) -> bool:
         if not is_right:
             return False
     return True
-
-
-def _reshaped(rows: Rows, node: fx.Node, first: fx.Node) -> bool:
-    is_shape = all(not isinstance(size, torch.dtype) for size in node.args[1:])
-    return is_shape and rows.is_only_one(node, first)
 
 
 def _expanded(rows: Rows, node: fx.Node, first: fx.Node) -> bool:
@@ -291,10 +259,7 @@ def _transposed(rows: Rows, node: fx.Node, first: fx.Node) -> bool:
 
 
 def _permuted(rows: Rows, node: fx.Node, first: fx.Node) -> bool:
-    dims: Any = node.args[1:]
-    if len(dims) == 1 and isinstance(dims[0], (tuple, list)):
-        dims = dims[0]
-    return bool(dims) and dims[0] % _dims(first) == 0
+    return not _is_other_dim(pytree.tree_leaves((node.args[1:], node.kwargs))[0], _dims(first))
 
 
 def _unsqueezed(rows: Rows, node: fx.Node, first: fx.Node) -> bool:
@@ -320,21 +285,19 @@ def _attended(rows: Rows, node: fx.Node, first: fx.Node) -> bool:
 
 
 def _indexed(rows: Rows, node: fx.Node, first: fx.Node) -> bool:
+    value: Any
     value, index = node.args
-    if not isinstance(value, fx.Node) or not rows.of_samples(value):
+    if not rows.of_samples(value):
         return False
     if not isinstance(example_of(value), Tensor):
         # It is one of several results.
         return type(index) is int
     chosen: Any = index if isinstance(index, tuple) else (index,)
-    if not chosen:
-        return False
-    nodes = [own for own in chosen if isinstance(own, fx.Node)]
-    if len(nodes) == len(chosen):
+    if all(isinstance(own, fx.Node) for own in chosen):
         # One value of each sample, as in `scores[torch.arange(len(y)), y]`.
-        of_each = name_of(nodes[0]) == "arange" and rows.makes_rows(nodes[0])
-        return of_each and all(rows.of_samples(own) and _dims(own) == 1 for own in nodes)
-    if any(isinstance(own, (fx.Node, list, Tensor)) for own in chosen):
+        of_each = bool(chosen) and name_of(chosen[0]) == "arange"
+        return of_each and all(rows.of_samples(own) and _dims(own) == 1 for own in chosen)
+    if any(isinstance(own, (fx.Node, list)) for own in chosen):
         return False
     if chosen[0] is Ellipsis:
         taken = sum(own is not None and own is not Ellipsis for own in chosen)
@@ -348,11 +311,10 @@ _RULES: dict[str, Callable[[Rows, fx.Node, fx.Node], bool]] = {
     "rms_norm": _normalized,
     "embedding": Rows.is_only_one,
     "one_hot": Rows.is_only_one,
-    "unflatten": _reshaped,
     **dict.fromkeys(("matmul", "mm", "bmm"), _product),
     "addmm": _affine_product,
     "einsum": _einsum,
-    **dict.fromkeys(("view", "reshape"), _reshaped),
+    **dict.fromkeys(("view", "reshape", "unflatten"), Rows.is_only_one),
     "expand": _expanded,
     **dict.fromkeys(("transpose", "swapaxes", "swapdims"), _transposed),
     "permute": _permuted,
@@ -361,10 +323,4 @@ _RULES: dict[str, Callable[[Rows, fx.Node, fx.Node], bool]] = {
     "pad": _padded,
     "scaled_dot_product_attention": _attended,
     "getitem": _indexed,
-}
-#: Functions whose own names say nothing, as those that choose between two others.
-_NAMES: dict[Any, str] = {
-    function: name
-    for name, function in vars(F).items()
-    if inspect.isfunction(function) and function.__name__ != name and not name.startswith("_")
 }

@@ -20,9 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch.nn import functional as F
-from torch.utils import _pytree as pytree
 
-from fl_lightning.executors.compiler.capture import Step
 from fl_lightning.executors.compiler.graph import Place
 from fl_lightning.executors.compiler.nodes import inputs_of, nodes_of
 from fl_lightning.executors.compiler.notes import NOTES, logged
@@ -52,29 +50,26 @@ _QUESTIONS = {"isnan", "isinf", "isfinite", "logical_not"}
 _SHAPED = {"view", "reshape", "expand", "unflatten"}
 
 
-def weighted_graph(step: Step, inputs: Sequence[Any], size: int, sizes: Sizes | None = None) -> fx.Graph:
+def weighted_graph(source: fx.Graph, inputs: Sequence[Any], size: int, sizes: Sizes) -> fx.Graph:
     """Return a step's graph with one more input, the samples' weights, shape ``(B,)``, by which it takes means.
 
     Args:
-        step: The step of a batch of ``size`` samples.
+        source: The graph of a batch of ``size`` samples.
         inputs: Its inputs.
         size: Samples of a batch, B.
-        sizes: Where the graph has this number; ``None`` if all batches have it.
+        sizes: Where the graph has this number.
 
     Raises:
         NotOfSamples: If the graph does something else with samples than to take means over them.
     """
-    graph = fx.Graph(step.source.owning_module)
+    graph = fx.Graph(source.owning_module)
     copies: dict[fx.Node, fx.Node] = {}
-    outputs: Any = graph.graph_copy(step.source, copies)
+    outputs: Any = graph.graph_copy(source, copies)
     placeholders = inputs_of(graph)
     with graph.inserting_after(placeholders[-1]):
         weights = graph.placeholder("weights")
-    sized: dict[fx.Node, set[int]] = {}
-    rows: set[fx.Node] | None = None
-    if sizes is not None:
-        sized = {copies[node]: places for node, places in sizes.arguments.items()}
-        rows = {copies[node] for node in sizes.rows}
+    sized = {copies[node]: places for node, places in sizes.arguments.items()}
+    rows = {copies[node] for node in sizes.rows}
     kinds = _Kinds(weights, size, sized, rows)
     for node, place in zip(placeholders, inputs, strict=True):
         kinds.add_input(node, place)
@@ -94,21 +89,22 @@ class _Kinds:
         weights: The input that holds the samples' weights.
         size: Samples of a batch, B.
         sized: The arguments that are the number of samples, by node: their places among its arguments.
-        rows: The nodes that have a row for each sample; ``None`` if their shapes tell.
+        rows: The nodes that have a row for each sample.
     """
 
-    def __init__(self, weights: fx.Node, size: int, sized: dict[fx.Node, set[int]], rows: set[fx.Node] | None) -> None:
+    def __init__(self, weights: fx.Node, size: int, sized: dict[fx.Node, set[int]], rows: set[fx.Node]) -> None:
         self.of: dict[fx.Node, str] = {weights: _OTHER}
         self._weights = weights
         self._size = size
         self._sized = sized
-        self._rows = Rows(size, lambda node: self.of.get(node) is _SAMPLES, rows)
+        self._with_rows = rows
+        self._rows = Rows(lambda node: self.of.get(node) is _SAMPLES, rows)
 
     def add_input(self, node: fx.Node, place: Any) -> None:
         """Find out what an input has."""
         if not isinstance(place, Place) or place.kind == "parameters":
             self._note(node, _OTHER)
-        elif place.kind == "buffers" or not self._rows.leads(node):
+        elif place.kind == "buffers" or node not in self._with_rows:
             raise NotOfSamples
         else:
             self._note(node, _SAMPLES)
@@ -153,10 +149,16 @@ class _Kinds:
         """Raise ``NotOfSamples`` if a value of each sample is logged, or a number of samples is handed on."""
         if _SUM in given or (node.target is logged and _SAMPLES in given):
             raise NotOfSamples
-        options: Any = node.args[2] if node.target is logged else {}
-        allowed = options.get("batch_size")
-        leaves, _ = pytree.tree_flatten((node.args, node.kwargs))
-        if any(leaves[place] is not allowed for place in self._sized.get(node, ())):
+        sized = self._sized.get(node, set())
+        if node.target is logged:
+            name, value, options, of_metric = node.args
+            place = 2 + [*options, "batch_size"].index("batch_size")
+            if place in sized:
+                # What a client logs counts by the samples that it has.
+                own = {key: option for key, option in options.items() if key != "batch_size"}
+                node.args = (name, value, own, of_metric)
+            sized = sized - {place}
+        if sized:
             raise NotOfSamples
 
     def _of_means(self, node: fx.Node, given: set[str]) -> str:

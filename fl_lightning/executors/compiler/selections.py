@@ -170,7 +170,7 @@ class _Selections:
         #: The masks of nodes that have selected rows.
         self._masks: dict[fx.Node, fx.Node] = {}
         leading = {node for node in nodes_of(graph) if _has_unknown_rows(node)}
-        self._rows = Rows(-1, self._masks.__contains__, leading)
+        self._rows = Rows(self._masks.__contains__, leading)
         self._counts: set[fx.Node] = set()
 
     def replace(self, node: fx.Node) -> None:

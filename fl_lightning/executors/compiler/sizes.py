@@ -109,6 +109,11 @@ def find_sizes(graph: fx.Graph, shorter: fx.Graph, others: Sequence[Any], size: 
     return found
 
 
+def sizes_by_shapes(graph: fx.Graph, size: int) -> Sizes:
+    """Return where a graph has the number of samples, ``size``, if no batch has another: in the shapes of tensors."""
+    return Sizes(rows={node for node in nodes_of(graph) if _has_rows(node, node, _Pair(size, size))})
+
+
 def _samples(graph: fx.Graph, inputs: Sequence[Any]) -> int:
     """Return how many samples the batch had when a graph was captured."""
     for node, value in zip(inputs_of(graph), inputs, strict=True):
