@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from helpers.written import assert_as_in, messages
 from torch import Tensor, fx, nn
+from torch.nn import functional as F
 from torchmetrics import MeanMetric
 
 from fl_lightning import parts
@@ -22,11 +23,12 @@ from fl_lightning.executors.compiler import causes
 from fl_lightning.executors.compiler.capture import _OPTIONS, CapturedStep, Step
 from fl_lightning.executors.compiler.check import _check_metrics_draw_nothing
 from fl_lightning.executors.compiler.dependence import Dependence
+from fl_lightning.executors.compiler.gradient_hooks import GradientHooks
 from fl_lightning.executors.compiler.graph import Place, StackedGraph, Stacks
 from fl_lightning.executors.compiler.kept import _WatchedDict
 from fl_lightning.executors.compiler.nested import own_gradient
 from fl_lightning.executors.compiler.told import Unread, _Attribute
-from fl_lightning.executors.compiler.unmapped import _OF_EVERYTHING
+from fl_lightning.executors.compiler.unmapped import _OF_EVERYTHING, mapped_function
 from fl_lightning.executors.stack.batches import stack_batches
 from fl_lightning.executors.stack.corrections import StackedCorrections
 from fl_lightning.executors.stack.optimizer import StackedOptimizer, check_elementwise
@@ -99,6 +101,20 @@ class ListedRecord(list[Any]):
     x: int
 
 
+def compared_hook(weights: list[float], gradients: list[float]) -> Any:
+    """Compare what a hook has left of the last of two clients."""
+    weight = torch.ones(2, requires_grad=True)
+    weight.grad = torch.ones(2)
+    vector = SimpleNamespace(tensors=lambda: [weight], names=["w"], parameters=[weight])
+    stacks = Mock(parameters=[torch.tensor([[0.0, 0.0], weights])], gradients=[torch.tensor([[0.0, 0.0], gradients])])
+    stacks.buffers = []
+    return GradientHooks._compare(Mock(_vector=vector), "a_hook", stacks, 1, 1e-6)
+
+
+def recurring(*options: Any) -> Callable[[], Any]:
+    return lambda: mapped_function(torch.gru)(Mock(), [], [], *options, True, False, False)
+
+
 ALGORITHM: Any = SimpleNamespace(parts={"sampler": parts.UniformSampler(1), "exchange": HandsOn()})
 CACHES = [of_cache("G['torch'].table"), of_cache("G['my'].table")]
 UPDATE = MetricCall(Mean(), "update", [], None, "training_step")
@@ -134,6 +150,16 @@ CAUSES: dict[str, Callable[[], Any]] = {
     "a method of a logger": lambda: bool(_Attribute(Mock(), "1", "own").name()),
     "a metric object": lambda: _check_metrics_draw_nothing(Mock(logged=Logged([], [UPDATE]))),
     "a median": lambda: _OF_EVERYTHING[torch.median](torch.ones(2, requires_grad=True)),
+    "a median without numbers": lambda: _OF_EVERYTHING[Tensor.nanmedian](torch.ones(2, requires_grad=True)),
+    "an embedding with a norm": lambda: mapped_function(F.embedding)(Mock(), Mock(), max_norm=1.0),
+    "an embedding by counts": lambda: mapped_function(torch.embedding)(Mock(), Mock(), scale_grad_by_freq=True),
+    "columns by the largest value": lambda: mapped_function(F.one_hot)(Mock()),
+    "data of another shape": lambda: mapped_function(torch.ops.aten.shallow_copy_data_)(torch.ones(2), torch.ones(1)),
+    "a packed sequence": recurring([], 2, 0.0),
+    "values dropped between layers": recurring(True, 2, 0.5),
+    "weights that project states": recurring(True, 1, 0.5),
+    "a weight after a hook": lambda: compared_hook([1.0, 3.0], [1.0, 2.0]),
+    "a gradient after a hook": lambda: compared_hook([1.0, 1.0], [1.0, 2.0]),
     "a cache": lambda: CapturedStep.read(Mock(), fx.Graph(), Dependence.of(CACHES, ())),
     "what a step keeps and a hook reads": lambda: CapturedStep._check_kept_is_unread(Mock(_steps={0: STEP}), HOOK),
     "what a hook reads and a step keeps": lambda: CapturedStep._check_kept_is_unread(Mock(_steps={0: HOOK}), STEP),

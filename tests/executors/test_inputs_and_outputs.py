@@ -185,17 +185,6 @@ def weighs_and_reverses(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
     return F.cross_entropy(m.layers[2](hidden + signs), y, weight=weight.double())
 
 
-def adapts(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
-    """Has the loss of weights after a step of its own, as MAML does."""
-
-    def of(weights: Any) -> Tensor:
-        return F.cross_entropy(torch.func.functional_call(m.layers, weights, (batch[0],)), batch[1])
-
-    weights = dict(m.layers.named_parameters())
-    gradients = torch.func.grad(of)(weights)
-    return of({name: weight - 0.1 * gradients[name] for name, weight in weights.items()})
-
-
 def recurs(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
     hidden, last = m.recurrent(batch[0].view(-1, 2, 3))
     # An LSTM has two last states.
@@ -236,7 +225,6 @@ STACKED: dict[str, Any] = {
     "raises for bad values": (lambda: Kept(raises_for_nan), {}),
     "weighs, reverses, checkpoints, asserts": (lambda: Kept(weighs_and_reverses), {"trainer": ONE_ROUND}),
     "LSTM": (lambda: recurrent(nn.LSTM), {"trainer": ONE_ROUND}),
-    "adapts": (lambda: Kept(adapts), {"trainer": ONE_ROUND}),
 }
 
 

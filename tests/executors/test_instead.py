@@ -26,8 +26,18 @@ def in_a_stack(operation: Callable[..., Any], *stacks: Tensor) -> Any:
     return torch.func.vmap(module, randomness="different")(*stacks)
 
 
+def embedded(i: Any, w: Any) -> Any:
+    return F.embedding(i, w, padding_idx=-1) * F.embedding(i, w, 0) * torch.embedding(w, i, 1)
+
+
+def gaussians(x: Any, y: Any, v: Any) -> Any:
+    losses = F.gaussian_nll_loss(x, y, v**2, reduction="none") + F.gaussian_nll_loss(x, y, 2.0)
+    return losses * F.gaussian_nll_loss(x, y, v**2, True, 0.5, "sum")
+
+
 #: Classes of five samples of each client, or indices of five rows.
 CLASSES = torch.tensor([[0, 1, 2, 2, 0], [1, 1, 1, 0, 2], [2, 0, 0, 0, 1]])
+ZEROS = torch.zeros(5, dtype=torch.long)
 SCORES = normal(5, 3)
 PLACES = (normal(2, 3, 5), CLASSES[:, None].expand(3, 2, 5))
 SAMPLE = (normal(3), CLASSES[:, 0])
@@ -41,13 +51,15 @@ GRU = [normal(*own, seed=3) for own in ((12, 3), (12, 4), (12,), (12,), (12, 4),
 RNN = [normal(*own, seed=4) for own in ((4, 3), (4, 4), (4, 3), (4, 4))]
 
 OPERATIONS: dict[str, tuple[Any, ...]] = {
-    "embedding": (lambda i, w: F.embedding(i, w, padding_idx=-1) * F.embedding(i, w, 0), CLASSES, normal(3, 2)),
+    "embedding": (embedded, CLASSES, normal(3, 2)),
     "sample": (lambda x, y: F.cross_entropy(x, y, **SMOOTHED) * F.cross_entropy(x, y, **SMOOTH), *SAMPLE),
     "cross entropy of places": (
         lambda x, y: F.cross_entropy(x, y, ignore_index=1, **SMOOTHED) * F.cross_entropy(x, y),
         *PLACES,
     ),
-    "Gaussian": (lambda x, y, v: F.gaussian_nll_loss(x, y, v**2, True, 0.5, "sum"), *GAUSSIAN),
+    "Gaussian": (gaussians, *GAUSSIAN),
+    "all values": (lambda x: (x.max() * torch.min(x), x.detach().median() + torch.nanmedian(x.detach())), SCORES),
+    "classes": (lambda x, y: (F.cross_entropy(x, y, ignore_index=2), F.cross_entropy(x, ZEROS)), SCORES, CLASSES),
     "LSTM cell": (lambda x, h, c, v, w, a, b: torch.lstm_cell(x, (h, c), v, w, a, b), *CELL),
     "GRU": (lambda x, h, *w: torch.gru(x, h, w, True, 2, 0.0, True, False, False), *LAYERS, *GRU),
     "RNN": (lambda x, h, *w: torch.rnn_tanh(x, h, w, False, 1, 0.0, True, True, False), *LAYERS, *RNN),

@@ -62,8 +62,12 @@ def with_shares(module: Any, scores: Tensor, y: Tensor) -> Tensor:
 
 def of_chosen_by_squares(module: Any, scores: Tensor, y: Tensor) -> Tensor:
     chosen = scores[:, 0] > 0
-    return F.mse_loss(scores.masked_select(scores > 0), torch.zeros(()).double()) + F.mse_loss(
-        scores[chosen], F.one_hot(y, 3).double()[chosen], reduction="sum"
+    shares = F.one_hot(y, 3).double()[chosen]
+    squares = F.mse_loss(scores[chosen], shares, reduction="sum")
+    return (
+        F.nll_loss(scores[chosen], y[chosen])
+        + squares
+        + F.mse_loss(scores.masked_select(scores > 0), torch.zeros(()).double())
     )
 
 
@@ -128,7 +132,6 @@ def test_a_mask_of_the_batchs_size_is_stacked_where_last_batches_have_one_size(l
     assert cause_of(loss, (8, 14, 6)) is None
 
 
-@pytest.mark.long
 def test_a_mask_of_the_batchs_size_is_not_stacked_where_last_batches_have_several() -> None:
     assert "several sizes" in str(cause_of(of_others, (8, 13, 6, 11)))
 

@@ -396,6 +396,10 @@ class CapturedStep:
                 continue
             node.op = "placeholder"
             node.target = node.name
+        # Whatever is added to the inputs later comes after the last one, and may be used from the beginning.
+        begin = next(node for node in nodes_of(source) if node.op != "placeholder")
+        for node in inputs_of(source):
+            begin.prepend(node)
         graph = fx.GraphModule(module, source)
 
         def call(*given: Any) -> tuple[Tensor, ...]:

@@ -271,7 +271,7 @@ def _stacked(rows: Rows, node: fx.Node, first: fx.Node) -> bool:
 
 
 def _padded(rows: Rows, node: fx.Node, first: fx.Node) -> bool:
-    pad: Any = argument(node, 1, "pad")
+    pad: Any = node.args[1]
     return len(pad) < 2 * _dims(first)
 
 

@@ -151,7 +151,8 @@ class _Kinds:
             raise NotOfSamples
         sized = self._sized.get(node, set())
         if node.target is logged:
-            name, value, options, of_metric = node.args
+            given: Any = node.args
+            name, value, options, of_metric = given
             place = 2 + [*options, "batch_size"].index("batch_size")
             if place in sized:
                 # What a client logs counts by the samples that it has.

@@ -211,7 +211,6 @@ class _Selections:
     def _use(self, node: fx.Node, mask: fx.Node) -> None:
         """Replace a node that is given selected rows."""
         name = name_of(node)
-        value = node.args[0] if node.args else None
         function: Any = node.target
         is_loss = inspect.isfunction(function) and getattr(F, name, None) is function
         options: dict[str, Any] = {}
@@ -221,7 +220,7 @@ class _Selections:
             self._replace(node, _count, (mask,))
             self._counts.add(node)
         elif name in ("mean", "sum") and set(node.kwargs) <= {"dim"} and _dim(node) in (None, 0):
-            self._replace(node, _mean if name == "mean" else _sum, (value, mask, _dim(node) is None))
+            self._replace(node, _mean if name == "mean" else _sum, (node.args[0], mask, _dim(node) is None))
         elif options.get("reduction") != "none" and self._rows.takes_losses(node) and not _has_old_options(options):
             self._replace(node, _loss, (name, mask), {"reduction": "mean", **options})
         elif draws_by_name(node) or not self._rows.treats_alone(node) or not _is_tensor(node):

@@ -106,10 +106,8 @@ def _of_each_client(value: Any, zero: Tensor) -> Any:
     return value + zero.to(value.dtype)
 
 
-def _as_number(tensor: Any) -> Any:
+def _as_number(tensor: Tensor) -> Tensor:
     """Return a tensor in the place of the number that ``item()`` takes of it, in the type that Python has for it."""
-    if not isinstance(tensor, Tensor):
-        return tensor
     number = tensor.detach()
     return number.double() if number.is_floating_point() else number
 
@@ -205,7 +203,7 @@ def _embedding_of_table(
     weight: Tensor, indices: Tensor, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
 ) -> Tensor:
     padding = padding_idx if padding_idx >= 0 else None
-    return _embedding(indices, weight, padding, scale_grad_by_freq=scale_grad_by_freq, sparse=sparse)
+    return _embedding(indices, weight, padding, scale_grad_by_freq=scale_grad_by_freq)
 
 
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
@@ -443,9 +441,10 @@ def _recurrent(step: Callable[..., list[Tensor]]) -> Callable[..., tuple[Tensor,
         dropout: float,
         train: bool,
         bidirectional: bool,
-        batch_first: Any = None,
+        batch_first: bool,
     ) -> tuple[Tensor, ...]:
-        if not isinstance(has_biases, bool) or not isinstance(batch_first, bool):
+        # Its weights are in this place.
+        if not isinstance(has_biases, bool):
             raise CannotVectorize("a packed sequence has other sizes for each client; give padded ones")
         if dropout and train and num_layers > 1:
             raise CannotVectorize("a recurrent network drops values between its layers, in an order of its own")

@@ -13,31 +13,6 @@ from zoo.entry import FEATURES, Entry, one_by_one
 from zoo.modules.base import Classifier, losing
 
 
-class CriterionWithWeights(Classifier):
-    def prepare(self) -> None:
-        self.criterion = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 0.5]), label_smoothing=0.1)
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        return self.criterion(self(x), y)
-
-
-class LearntWeights(Classifier):
-    """Two tasks weighed by learnt uncertainties, which are parameters without dimensions."""
-
-    def prepare(self) -> None:
-        self.log_variance_a = nn.Parameter(torch.zeros(()))
-        self.log_variance_b = nn.Parameter(torch.zeros(()))
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
-        logits = self(x)
-        a, b = F.cross_entropy(logits, y), F.mse_loss(logits.sum(1), x.sum(1))
-        pull_a, pull_b = torch.exp(-self.log_variance_a), torch.exp(-self.log_variance_b)
-        self.log_dict({"a": a, "b": b, "s_a": self.log_variance_a}, on_step=False, on_epoch=True)
-        return pull_a * a + pull_b * b + self.log_variance_a + self.log_variance_b
-
-
 class GradientPenalty(Classifier):
     def loss(self, batch: Any, batch_idx: int) -> Tensor:
         x, y = batch
@@ -90,14 +65,6 @@ ENTRIES = [
     ),
 ]
 LONG = [
-    scored("many classes", lambda s, x, y: F.cross_entropy(s, y), 20),
-    Entry("criterion with weights, smoothing", CriterionWithWeights),
-    Entry("learnt task weights, 0-dim", LearntWeights),
-    scored("squeezed without a dimension", lambda s, x, y: F.mse_loss(s.squeeze(), y.to(s.dtype).squeeze())),
-    scored("binary", lambda s, x, y: F.binary_cross_entropy_with_logits(s.squeeze(-1), (y > 1).to(s.dtype))),
-    scored("half precision", lambda s, x, y: F.mse_loss(s[:, 0], (4049 * y).to(torch.float16).to(s.dtype) / 4049)),
-    scored("one_hot targets", lambda s, x, y: F.mse_loss(s, F.one_hot(y, 3).to(s.dtype)), 3),
-    scored("autoencoder", lambda s, x, y: F.mse_loss(s, x), FEATURES),
     *one_by_one(
         Entry("gradient penalty", GradientPenalty),
     ),

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from zoo.entry import Data, Entry, vectors
-from zoo.modules.base import Classifier, changed, losing, squares
+from zoo.modules.base import Classifier, changed, losing
 
 
 def ending(rest: int) -> Any:
@@ -62,7 +62,5 @@ ENTRIES = [
     changed("number of .item() in the loss", lambda m, loss, b, i: loss / (1 + loss.item())),
 ]
 LONG = [
-    changed("single samples skipped", lambda m, loss, b, i: 0 * loss if len(b[1]) == 1 else loss, ending(1)),
-    changed("penalty for few", lambda m, loss, b, i: loss + 0.1 * squares(m) * (len(b[0]) <= 2), ending(2)),
     changed("type of batch_idx", lambda m, loss, b, i: loss * (2.0 if isinstance(i, int) else 1.0)),
 ]
