@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers.stacked import assert_below
@@ -23,6 +25,8 @@ from fl_lightning.parts import Exchange
 UNEQUAL = (8, 12, 6)
 ONE_ROUND, FOUR_ROUNDS = {"max_epochs": 1}, {"max_epochs": 4}
 LONG = pytest.mark.long
+#: What is in them is another while a step is captured.
+CHANGED_MEANWHILE = (math, random, np.random)
 
 
 class Kept(Changed):
@@ -231,7 +235,9 @@ STACKED: dict[str, Any] = {
 @pytest.mark.parametrize("name", STACKED)
 def test_stacked(name: str) -> None:
     make, options = STACKED[name]
+    before = [dict(vars(module)) for module in CHANGED_MEANWHILE]
     assert ends_alike(make, **options) is None
+    assert [dict(vars(module)) for module in CHANGED_MEANWHILE] == before
 
 
 # ---- what is refused ----
@@ -299,7 +305,7 @@ class ReturnsNothingForSome(Kept):
         (as_large_as_counted, "global_step", Kept),
         (plain, "returns nothing", ReturnsNothingForSome),
         (plain, "mode of a layer", SetsAModeAfterwards),
-        (lambda m, loss, *_: m.layers.train(not m.layers.training) and loss, "mode of a layer", Kept),
+        (flips_the_mode, "mode of a layer", Kept),
         pytest.param(divides_by_the_last, "`self.last`, and another one reads it", ReadsWhatAHookKeeps, marks=LONG),
         pytest.param(reads_it_in_every_second_step, "raises TypeError: ", Kept, marks=LONG),
     ],

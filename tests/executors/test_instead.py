@@ -35,9 +35,19 @@ def gaussians(x: Any, y: Any, v: Any) -> Any:
     return losses * F.gaussian_nll_loss(x, y, v**2, True, 0.5, "sum")
 
 
+def of_classes(x: Any, y: Any) -> Any:
+    by_sum = F.cross_entropy(x, y, reduction="sum") + F.cross_entropy(x, y, size_average=False)
+    return by_sum, F.cross_entropy(x, y, ignore_index=2), F.cross_entropy(x, torch.zeros(5).long(), reduction="none")
+
+
+def recurs(x: Any, h: Any, *w: Any) -> Any:
+    alone = torch.rnn_tanh(x, h, (w[0], w[1], w[4], w[5]), False, 1, 0.0, True, True, False)
+    with_biases = torch.rnn_relu(x, h, w, True, 1, 0.0, True, True, False)
+    return alone[0] + with_biases[0], alone[1] * with_biases[1]
+
+
 #: Classes of five samples of each client, or indices of five rows.
 CLASSES = torch.tensor([[0, 1, 2, 2, 0], [1, 1, 1, 0, 2], [2, 0, 0, 0, 1]])
-ZEROS = torch.zeros(5, dtype=torch.long)
 SCORES = normal(5, 3)
 PLACES = (normal(2, 3, 5), CLASSES[:, None].expand(3, 2, 5))
 SAMPLE = (normal(3), CLASSES[:, 0])
@@ -45,10 +55,10 @@ GAUSSIAN = (normal(2, 5, 2), normal(1), normal(2, 5))
 SMOOTH: Any = {"label_smoothing": 0.2}
 SMOOTHED: Any = {"weight": torch.tensor([1.0, 2.0, 4.0], dtype=torch.float64), **SMOOTH}
 CELL = [normal(2, 3), *(normal(*shape, seed=2) for shape in ((2, 4), (2, 4), (16, 3), (16, 4), (16,), (16,)))]
-#: Of a sequence of three steps, the weights of two layers with biases, and of one in two directions without.
+#: Of a sequence of three steps, the weights of two layers, and of one in two directions.
 LAYERS = [normal(3, 2, 3), normal(2, 2, 4)]
 GRU = [normal(*own, seed=3) for own in ((12, 3), (12, 4), (12,), (12,), (12, 4), (12, 4), (12,), (12,))]
-RNN = [normal(*own, seed=4) for own in ((4, 3), (4, 4), (4, 3), (4, 4))]
+RNN = [normal(*own, seed=4) for own in 2 * ((4, 3), (4, 4), (4,), (4,))]
 
 OPERATIONS: dict[str, tuple[Any, ...]] = {
     "embedding": (embedded, CLASSES, normal(3, 2)),
@@ -59,10 +69,10 @@ OPERATIONS: dict[str, tuple[Any, ...]] = {
     ),
     "Gaussian": (gaussians, *GAUSSIAN),
     "all values": (lambda x: (x.max() * torch.min(x), x.detach().median() + torch.nanmedian(x.detach())), SCORES),
-    "classes": (lambda x, y: (F.cross_entropy(x, y, ignore_index=2), F.cross_entropy(x, ZEROS)), SCORES, CLASSES),
+    "classes": (of_classes, SCORES, CLASSES),
     "LSTM cell": (lambda x, h, c, v, w, a, b: torch.lstm_cell(x, (h, c), v, w, a, b), *CELL),
     "GRU": (lambda x, h, *w: torch.gru(x, h, w, True, 2, 0.0, True, False, False), *LAYERS, *GRU),
-    "RNN": (lambda x, h, *w: torch.rnn_tanh(x, h, w, False, 1, 0.0, True, True, False), *LAYERS, *RNN),
+    "RNN": (recurs, *LAYERS, *RNN),
     "added by a factor": (lambda x, f: torch.add(x, (x * 1).sub_(x.cos(), alpha=3), alpha=f.item()), SCORES, normal()),
     "numbers": (lambda x: x * torch.sym_float(x[0, 0].item()) + torch.sym_int(10 * x[0, 1].item()), SCORES),
     "pairs": (lambda x, i: (x * torch.sym_max(x[0, 0].item(), 2), i * torch.sym_min(i[0].item(), 1)), SCORES, CLASSES),

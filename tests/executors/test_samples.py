@@ -117,7 +117,6 @@ REFUSED: dict[str, Callable[[Any, Any], Any]] = {
     "a shifted sum": lambda z, w: (z.sum() + 1) / len(z),
     "a mean over the size": lambda z, w: z.mean() / len(z),
     "a sum times the size": lambda z, w: z.sum() * len(z),
-    "a mean and the size": lambda z, w: z.mean() + len(z),
     "a weight of the size": lambda z, w: z.mean() + w.sum() * len(z),
     "samples times the size": lambda z, w: (z * len(z)).mean(),
     "a log of samples": logs(lambda z: z[:, 0]),

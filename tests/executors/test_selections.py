@@ -63,12 +63,8 @@ def with_shares(module: Any, scores: Tensor, y: Tensor) -> Tensor:
 def of_chosen_by_squares(module: Any, scores: Tensor, y: Tensor) -> Tensor:
     chosen = scores[:, 0] > 0
     shares = F.one_hot(y, 3).double()[chosen]
-    squares = F.mse_loss(scores[chosen], shares, reduction="sum")
-    return (
-        F.nll_loss(scores[chosen], y[chosen])
-        + squares
-        + F.mse_loss(scores.masked_select(scores > 0), torch.zeros(()).double())
-    )
+    losses = F.mse_loss(scores[chosen], shares, reduction="sum") + F.nll_loss(scores[chosen], y[chosen])
+    return losses + F.mse_loss(scores.masked_select(scores > 0), torch.zeros(()).double())
 
 
 def of_pairs(module: Any, scores: Tensor, y: Tensor) -> Tensor:

@@ -151,8 +151,8 @@ class _Kinds:
             raise NotOfSamples
         sized = self._sized.get(node, set())
         if node.target is logged:
-            given: Any = node.args
-            name, value, options, of_metric = given
+            arguments: Any = node.args
+            name, value, options, of_metric = arguments
             place = 2 + [*options, "batch_size"].index("batch_size")
             if place in sized:
                 # What a client logs counts by the samples that it has.

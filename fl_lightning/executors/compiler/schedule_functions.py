@@ -69,9 +69,7 @@ class ScheduleFunctions:
         for schedule in self._stacked.schedules_by_step():
             if isinstance(schedule, (LambdaLR, MultiplicativeLR)):
                 before.append((schedule, schedule.lr_lambdas))
-                schedule.lr_lambdas = [
-                    function if function is None else partial(self._call, function) for function in schedule.lr_lambdas
-                ]
+                schedule.lr_lambdas = [partial(self._call, function) for function in schedule.lr_lambdas]
         try:
             yield
         finally:

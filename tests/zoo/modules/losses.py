@@ -1,15 +1,14 @@
-"""Losses: weighted, smoothed, contrastive, distilled, with learnt weights."""
+"""Losses of squares, of hard samples, and with gradients of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from zoo.entry import FEATURES, Entry, one_by_one
+from zoo.entry import Entry, one_by_one
 from zoo.modules.base import Classifier, losing
 
 
@@ -20,23 +19,6 @@ class GradientPenalty(Classifier):
         loss = F.cross_entropy(self(x), y)
         [gradient] = torch.autograd.grad(loss, x, create_graph=True)
         return loss + gradient.square().sum()
-
-
-class Scored(Classifier):
-    """Has a loss of scores of any number, inputs and classes, and logs it each step."""
-
-    def __init__(self, of: Callable[[Tensor, Tensor, Tensor], Tensor], width: int) -> None:
-        super().__init__(nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, width)))
-        self.of = of
-
-    def loss(self, batch: Any, batch_idx: int) -> Tensor:
-        scores = self(batch[0].flatten(1))
-        self.log("mean", torch.sigmoid(scores[:, 0]).mean(), on_step=True, on_epoch=True)
-        return self.of(scores, batch[0], batch[1])
-
-
-def scored(name: str, of: Callable[[Tensor, Tensor, Tensor], Tensor], width: int = 1) -> Entry:
-    return Entry(name, lambda: Scored(of, width))
 
 
 class StepsBack(Classifier):
@@ -53,12 +35,8 @@ def hard(module: Any, x: Tensor, y: Tensor) -> Tensor:
     return kept.mean() if len(kept) else losses.mean()
 
 
-def summed(module: Any, x: Tensor, y: Tensor) -> Tensor:
-    return F.nll_loss(F.log_softmax(module(x), dim=1), y, reduction="sum") / 10
-
-
 ENTRIES = [
-    scored("mean squared error, squeezed", lambda s, x, y: F.mse_loss(s.squeeze(1), y.to(s.dtype))),
+    losing("mean squared error, squeezed", lambda m, x, y: F.mse_loss(m(x)[:, :1].squeeze(1), y.to(x.dtype))),
     *one_by_one(
         losing("hard samples by mask", hard),
         Entry("gradients inside of the step", StepsBack),
