@@ -226,11 +226,12 @@ def test_what_a_stack_cannot_log_is_named(options: Any, cause: str) -> None:
 
 
 class Positional(Classifier):
-    """Logs with all arguments by position, of which the last but one is the batch's size."""
+    """Logs with all arguments by position, of which the last but one is the batch's size, and with a function."""
 
     def loss(self, batch: Any, batch_idx: int) -> Tensor:
         loss = super().loss(batch, batch_idx)
         self.log("one", loss, False, True, False, True, "mean", False, False, None, True, 1)
+        self.log_dict({"sum": loss}, on_step=False, on_epoch=True, reduce_fx=torch.sum)
         return loss
 
 

@@ -25,7 +25,8 @@ def weighted(loss: Callable[[Any, Any], Any]) -> Any:
 
     def keep(module: fx.GraphModule, given: Any) -> Any:
         graphs.append(module.graph)
-        inputs.append([Place("batch", 0) if node.target == "L_z_" else W for node in inputs_of(module.graph)])
+        kinds = ["batch" if node.target == "L_z_" else "parameters" for node in inputs_of(module.graph)]
+        inputs.append([Place(kind, 0) for kind in kinds])
         return module.forward
 
     torch._dynamo.reset()
@@ -34,7 +35,7 @@ def weighted(loss: Callable[[Any, Any], Any]) -> Any:
     compiled(SAMPLES[:2], W)
     sizes = find_sizes(*graphs, inputs[1], 4)
     graph = weighted_graph(graphs[0], inputs[0], 4, sizes)
-    given = [W if own is W else SAMPLES for own in inputs[0]]
+    given = [SAMPLES if own.kind == "batch" else W for own in inputs[0]]
     return fx.GraphModule(graphs[0].owning_module, graph)(*given, torch.tensor([0.5, 0.5, 0, 0]))[0]
 
 

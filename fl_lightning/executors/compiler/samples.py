@@ -104,7 +104,7 @@ class _Kinds:
         """Find out what an input has."""
         if not isinstance(place, Place) or place.kind == "parameters":
             self._note(node, _OTHER)
-        elif place.kind == "buffers" or node not in self._with_rows:
+        elif node not in self._with_rows:
             raise NotOfSamples
         else:
             self._note(node, _SAMPLES)
