@@ -73,9 +73,9 @@ OPERATIONS: dict[str, tuple[Any, ...]] = {
     "LSTM cell": (lambda x, h, c, v, w, a, b: torch.lstm_cell(x, (h, c), v, w, a, b), *CELL),
     "GRU": (lambda x, h, *w: torch.gru(x, h, w, True, 2, 0.0, True, False, False), *LAYERS, *GRU),
     "RNN": (recurs, *LAYERS, *RNN),
-    "added by a factor": (lambda x, f: torch.add(x, (x * 1).sub_(x.cos(), alpha=3), alpha=f.item()), SCORES, normal()),
+    "added by a factor": (lambda x, f: torch.add(x, (x * 1).sub_(x.cos(), alpha=f.item()), alpha=3), SCORES, normal()),
     "numbers": (lambda x: x * torch.sym_float(x[0, 0].item()) + torch.sym_int(10 * x[0, 1].item()), SCORES),
-    "pairs": (lambda x, i: (x * torch.sym_max(x[0, 0].item(), 2), i * torch.sym_min(i[0].item(), 1)), SCORES, CLASSES),
+    "pairs": (lambda x, i: (x * torch.sym_max(x[0, 0].item(), 0), i * torch.sym_min(i[0].item(), 1)), SCORES, CLASSES),
 }
 
 

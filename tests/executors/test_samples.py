@@ -33,10 +33,10 @@ def weighted(loss: Callable[[Any, Any], Any]) -> Any:
     compiled = torch.compile(loss, backend=keep, fullgraph=True)
     compiled(SAMPLES, W)
     compiled(SAMPLES[:2], W)
-    sizes = find_sizes(*graphs, inputs[1], 4)
+    sizes = find_sizes(graphs[0], graphs[1], inputs[1], 4)
     graph = weighted_graph(graphs[0], inputs[0], 4, sizes)
     given = [SAMPLES if own.kind == "batch" else W for own in inputs[0]]
-    return fx.GraphModule(graphs[0].owning_module, graph)(*given, torch.tensor([0.5, 0.5, 0, 0]))[0]
+    return fx.GraphModule(graphs[0].owning_module or {}, graph)(*given, torch.tensor([0.5, 0.5, 0, 0]))[0]
 
 
 def of_products(z: Any, w: Any) -> Any:
@@ -50,7 +50,7 @@ def of_products(z: Any, w: Any) -> Any:
 def of_forms(z: Any, w: Any) -> Any:
     long = z.reshape(len(z), 3, 1).unflatten(1, (3, 1)).permute((-4, 2, 1, 3)).permute(0, 2, 3, 1).transpose(1, 2)
     both = torch.stack([z.view(z.shape), z.unsqueeze(dim=1).squeeze(-2)], -1).flatten(start_dim=1)[..., :3]
-    wide = F.pad(z, pad=(0, 1)).flip(dims=(1,)).sort()[0][:, None].expand(len(z), 2, 4)
+    wide: Any = F.pad(z, pad=(0, 1)).flip(dims=(1,)).sort()[0][:, None].expand(len(z), 2, 4)
     last = z[torch.arange(len(z)), z.argmax(1)] + z.index_select(1, w[0].argmax(0, keepdim=True))[:, 0] + z.max(1)[0]
     rows = z.new_ones(z.size()) + torch.zeros(len(z), 3) + z.new_zeros(3) + w[0] * z + w[:1]
     return long.square().mean() + both.mean() + wide.mean(axis=-1).exp().mean() + last.mean() + rows.mean()
