@@ -81,13 +81,13 @@ class Changes(ShowsArguments, ABC):
         """
         name = f"{type(self).__name__}.samples"
         given = self.samples(stage, clients, labels)
-        held = [to_indices(name, indices) if len(indices) else np.zeros(0, np.int64) for indices in given]
-        everything = np.concatenate([*held, np.zeros(0, np.int64)])
-        are_distinct = len(np.unique(everything)) == len(everything)
-        if len(held) != len(clients) or not are_distinct or not np.isin(everything, np.concatenate(clients)).all():
+        held = [to_indices(name, indices) for indices in given]
+        number = sum(map(len, held))
+        # Each distinct training sample is found once.
+        if len(held) != len(clients) or len(np.intersect1d(np.concatenate(held), np.concatenate(clients))) < number:
             raise ValueError(
                 f"`{name}` must return indices for each of the {len(clients)} clients, all of training samples and "
-                f"none twice; in stage {stage} it returned {len(everything)} indices of {len(held)} clients."
+                f"none twice; in stage {stage} it returned {number} indices of {len(held)} clients."
             )
         return held
 

@@ -98,6 +98,7 @@ def test_central_training_draws_each_clients_samples_in_its_way() -> None:
     assert sorted(first) == [0.0] * 8 + [11.0] * 3 + [22.0] * 5
     assert sorted(first) == sorted(second)
     assert first != second != sorted(second)
+    assert len(data.train_dataloader()) == 4
     for each in (data, ready()):
         orders = [each.pooled_order(range(3), torch.Generator().manual_seed(1)).tolist() for _ in range(2)]
         assert orders[0] == orders[1] != sorted(orders[0])

@@ -55,8 +55,8 @@ def set_up_two(x: Tensor = X, **options: Any) -> None:
 
 
 def drawn(sampler: Callable[..., Any]) -> Tensor:
-    """Return the order of a client of eight samples."""
-    return set_up((torch.zeros(8, 1), torch.zeros(8)), sampler=sampler).client_order(0, torch.Generator())
+    """Return the order of the second client, which has eight samples."""
+    return set_up((X, Y), (X.repeat(2, 1), Y.repeat(2)), sampler=sampler).client_order(1, torch.Generator())
 
 
 def changing(callback: Any, changes: data.Changes | None = None) -> None:
@@ -102,6 +102,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: TensorDataModule([(X, Y), 3]),
     lambda _: ClientDatasetsModule([["a"], ["b"]], test=[None, 3]),
     lambda _: TensorDataModule([(X, Y)]).odd,
+    lambda _: TensorDataModule([(X, Y)]).client_ids,
     lambda _: TensorDataModule([(X, Y)], val=(X, Y), split=data.WithinClientSplit(0.3)),
     lambda _: TensorDataModule([(X, Y)]).preprocessing(),
     lambda here: torch.save({}, here / "other.ckpt") or fl.load_preprocessing(here / "other.ckpt"),
@@ -110,6 +111,7 @@ CALLS: list[Callable[[Path], Any]] = [
     # Targets.
     lambda _: set_up((X, Y)).outputs_and_targets(X, None),
     lambda _: set_up((X, Y)).outputs_and_targets([X], None),
+    lambda _: set_up((X, Y)).outputs_and_targets({"x": X}, None),
     lambda _: set_up((X, Y)).outputs_and_targets((X, X, X), X),
     lambda _: set_up((X, Y), target=2).outputs_and_targets((X, Y), None),
     lambda _: TorchDatasetDataModule(TensorDataset(X, Y, Y), DirichletPartitioner(2, 1.0), split=ALL).setup(),
@@ -129,9 +131,9 @@ CALLS: list[Callable[[Path], Any]] = [
     # Poisons.
     lambda _: set_up((X, Y)).poison_with(data.LabelFlipping([0], 3)),
     lambda _: set_up((X, Y, Y), poison=data.LabelFlipping([0], 3)),
-    lambda _: set_up((X, Y / 2), poison=data.LabelFlipping([0], 3)),
+    lambda _: set_up((X, Y / 1), (X[:3], Y[:3] / 2), poison=data.LabelFlipping([1], 3)),
     lambda _: set_up((X, X.long()), poison=data.Backdoor([0], size=2)),
-    lambda _: set_up((X, torch.tensor([0, 1, 5, 2])), poison=data.LabelFlipping([0], 3)),
+    lambda _: set_up((X, torch.tensor([1, 2, 5, 2])), (X, Y), poison=data.LabelFlipping([0], 3)),
     lambda _: data.Backdoor([0, 7]).apply(X, X[:, 0], TWO_CLIENTS),
     lambda _: data.Backdoor([0], size=4).stamped(torch.zeros(2, 1, 3, 5)),
     # Orders of samples.

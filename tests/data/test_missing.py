@@ -34,21 +34,22 @@ GOOD = rows((1.0, 10.0), (3.0, 30.0))
 
 
 def test_the_mean_of_all_training_clients_stands_for_nan() -> None:
-    data = ready(rows((1.0, NAN), (3.0, 4.0)), rows((NAN, 8.0)), test=rows((NAN, NAN)), impute="global")
-    # means by hand: (1 + 3) / 2 and (4 + 8) / 2
-    assert inputs(data, 0) == [[1.0, 6.0], [3.0, 4.0]]
-    assert inputs(data, 1) == [[2.0, 8.0]]
-    assert next(iter(data.test_dataloader()))[0].tolist() == [[2.0, 6.0]]
+    data = ready(rows((1.0, NAN), (3.0, 2.0**24)), rows((NAN, 1.0), (2.0, 1.0)), test=rows((NAN, NAN)), impute="global")
+    # means by hand: (1 + 3 + 2) / 3, and (2^24 + 1 + 1) / 3, which single precision would make 2^24 / 3
+    assert inputs(data, 0) == [[1.0, 5592406.0], [3.0, 2.0**24]]
+    assert inputs(data, 1) == [[2.0, 1.0], [2.0, 1.0]]
+    assert next(iter(data.test_dataloader()))[0].tolist() == [[2.0, 5592406.0]]
 
 
 def test_a_clients_own_mean_stands_for_nan() -> None:
-    held_out = {"val": [rows((NAN, NAN))], "test": [rows((NAN, NAN))]}
+    held_out = {"val": [rows((NAN, NAN)), None, rows((NAN, 3.0), (7.0, NAN), (9.0, INF))], "test": [rows((NAN, NAN))]}
     data = ready(rows((1.0, NAN), (3.0, 4.0)), rows((NAN, 8.0)), **held_out, impute="local")
     # client 1 never observed column 0, so that the mean of all, 2, stands there
     assert inputs(data, 0) == [[1.0, 4.0], [3.0, 4.0]]
     assert inputs(data, 1) == [[2.0, 8.0]]
-    for loader in (data.val_dataloader(), data.test_dataloader()):
-        assert next(iter(loader))[0].tolist() == [[2.0, 4.0]]
+    # client 2 evaluates only, by its own means of finite values
+    [(val, _)], [(test, _)] = data.val_dataloader(), data.test_dataloader()
+    assert (val.tolist(), test.tolist()) == ([[2.0, 4.0], [8.0, 3.0], [7.0, 3.0], [9.0, INF]], [[2.0, 4.0]])
 
 
 def test_nan_is_filled_before_standardisation_and_the_users_tensors_stay() -> None:
@@ -68,6 +69,8 @@ def test_the_type_stays(dtype: torch.dtype) -> None:
 
 
 class Images(FederatedDataModule):
+    standardized_features = slice(1, None)
+
     def load(self) -> Source:
         x = torch.zeros(6, 2, 3, 3)
         x[1, 1, 0, :2] = NAN

@@ -52,7 +52,8 @@ def test_a_stamp_on_a_share_of_a_clients_images() -> None:
     clean, stamped = set_up(), set_up(backdoor)
     (x, y), (marked, classes) = samples_of(clean, 0), samples_of(stamped, 0)
     changed = (marked != x).flatten(1).any(1)
-    assert int(changed.sum()) == len(y) // 2
+    # half of the client's 12 images, the same from version to version
+    assert changed.nonzero().flatten().tolist() == [0, 1, 4, 5, 7, 9]
     assert bool((marked[changed][..., -2:, -2:] == 7.0).all())
     assert torch.equal(marked[changed][..., :-2, :], x[changed][..., :-2, :])
     assert bool((classes[changed] == 2).all())

@@ -108,5 +108,11 @@ def test_a_small_spread_is_a_spread():
         (torch.tensor([1e-30, 3e-30], dtype=torch.float64), 1e-30),  # small, but not beside its mean
         (torch.tensor([1.0, 1.0 + 1e-12], dtype=torch.float64), 5e-13),
         (torch.tensor([-1e-20, 1e-20], dtype=torch.float64), 1e-20),
+        (torch.tensor([1, 5]), 2.0),
+        # up to 4 units in the last place of float64, and up to one of float32, are rounding
+        (torch.tensor([1.0, 1 + 2**-50], dtype=torch.float64), 1.0),
+        (torch.tensor([1.0, 1 + 5 * 2**-52], dtype=torch.float64), 5 * 2**-53),
+        (torch.tensor([1.0, 1 + 2**-23]), 1.0),
+        (torch.tensor([1.0, 1 + 2**-22]), 2**-23),
     ]:
         assert fit_statistics(values.unsqueeze(1))[1].item() == pytest.approx(std, rel=1e-3)

@@ -33,18 +33,18 @@ def with_variance(y: Tensor) -> Tensor:
 
 def asserts(m: Any, x: Tensor, y: Tensor) -> Tensor:
     assert y.max() < 3, "a rare client"
-    return F.cross_entropy(m(x), y)
+    return F.cross_entropy(m(x), y.clamp(0, 2))
 
 
 def asserts_elsewhere(m: Any, x: Tensor, y: Tensor) -> Tensor:
     assert_below(y, 3)
-    return F.cross_entropy(m(x), y)
+    return F.cross_entropy(m(x), y.clamp(0, 2))
 
 
 def raises(m: Any, x: Tensor, y: Tensor) -> Tensor:
     if (y > 2).any():
         raise ValueError("a rare client")
-    return F.cross_entropy(m(x), y)
+    return F.cross_entropy(m(x), y.clamp(0, 2))
 
 
 def logs_in_two_ways(m: Any, x: Tensor, y: Tensor) -> Tensor:

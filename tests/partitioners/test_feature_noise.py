@@ -26,6 +26,8 @@ def test_noise_does_not_depend_on_other_clients_or_the_order_of_the_data_set() -
     second = add_feature_noise(x, Partition((np.array([0]), np.array([4, 5]), np.array([1, 2]))), 1.0, seed=3)
 
     assert first[2:4].tolist() == second[4:6].tolist()
+    # the same from version to version
+    assert first[2:4].flatten().tolist() == pytest.approx([0.3299, -0.2138, -0.5735, -0.2155], abs=1e-4)
     assert first[4:6].tolist() == second[1:3].tolist()
     assert second[3].tolist() == [0.0, 0.0]
 

@@ -69,8 +69,6 @@ class Journal:
             loop: The clients' loop.
             seed: Seeds the global generators for the client in a slot.
         """
-        if not self._entries:
-            return
         trainer = loop.trainer
         progress = loop.batch_progress
         trainer._logger_connector._first_loop_iter = progress.current.ready == 0

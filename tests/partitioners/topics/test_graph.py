@@ -78,6 +78,8 @@ def test_seeds() -> None:
     assert TopicGraphPartitioner(PATH, 3)(homes) == TopicGraphPartitioner(PATH, 3, seed=42)(homes)
     assert TopicGraphPartitioner(PATH, "iid")(homes) == TopicGraphPartitioner(PATH, "iid", seed=510)(homes)
     assert TopicGraphPartitioner(PATH, 3)(homes) != TopicGraphPartitioner(PATH, 3, seed=1)(homes)
+    # the same from version to version
+    assert TopicGraphPartitioner(PATH, 3)(homes).fingerprint().startswith("ce5f0086")
 
 
 def test_entropy_by_hand() -> None:

@@ -125,7 +125,7 @@ class LogsInAllWays(LogsReductions, LogsParameters, LogsByWeight, LogsTypes):
 
 ENTRIES = [
     Entry("logs step and epoch", LogsStepAndEpoch),
-    Entry("logs in all ways", LogsInAllWays, sizes=UNEQUAL, tolerance=1e-05, long=True),
+    Entry("logs in all ways", LogsInAllWays, sizes=UNEQUAL, trainer={"precision": "64-true"}, tolerance=1e-9),
     Entry(
         "logs a count of steps, gradients first",
         CountsInBuffer,

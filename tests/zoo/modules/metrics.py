@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torchmetrics import MeanMetric, Metric, MetricCollection
+from torchmetrics import MeanAbsoluteError, MeanMetric, MeanSquaredError, Metric, MetricCollection
 from torchmetrics.aggregation import MaxMetric, RunningSum, SumMetric
 from torchmetrics.classification import (
     MulticlassAccuracy,
@@ -103,7 +103,9 @@ class Gives(Classifier):
         for name, use in self.uses.items():
             if not use.logs:
                 metric = getattr(self, name)
-                self.log(name, metric.compute())
+                values = torch.as_tensor(metric.compute()).flatten()
+                weighted = values * torch.arange(1, len(values) + 1)
+                self.log(name, weighted.mean() + 0.001 * metric.update_count)
                 metric.reset()
 
 
@@ -162,8 +164,15 @@ def hooked() -> Metric:
     return metric
 
 
-def update(module: Any, metric: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
-    metric.update(y)
+def updates(values: Callable[[Tensor, Tensor, Tensor], Any]) -> Callable[..., None]:
+    """Return what gives values of scores, classes and the loss."""
+    return lambda module, metric, logits, y, loss, index: metric.update(*values(logits.detach(), y, loss))
+
+
+update = updates(lambda p, y, loss: [y])
+scores = updates(lambda p, y, loss: [p.softmax(1), y])
+#: Some batches have fewer samples than there are classes.
+of_classes = updates(lambda p, y, loss: [p.softmax(1).sum(0)])
 
 
 def call_and_log(name: str) -> Callable[..., None]:
@@ -184,6 +193,7 @@ def log_then_call(module: Any, metric: Metric, logits: Tensor, y: Tensor, loss: 
 
 def change_afterwards(module: Any, metric: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
     own = y.clone()
+    print("gives")
     metric.update(own)
     own += (own == 2).long()
 
@@ -196,10 +206,6 @@ def log_state(module: Any, metric: Any, logits: Tensor, y: Tensor, loss: Tensor,
 def count_updates(module: Any, metric: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> float:
     metric.update(y)
     return 0.5 if metric.update_count == 7 else 1.0
-
-
-def scores(module: Any, metric: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
-    metric.update(logits.softmax(1), y)
 
 
 def weigh_by_value(module: Any, metric: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> Tensor:
@@ -238,9 +244,17 @@ def accuracy() -> Metric:
     return MulticlassAccuracy(CLASSES, average="micro")
 
 
-def of_classes(values: Callable[[Tensor], Tensor]) -> Callable[..., None]:
-    """Return what gives values of classes, not of samples: some batches have fewer samples than there are classes."""
-    return lambda module, metric, logits, y, loss, index: metric.update(values(logits.softmax(1)))
+def samplewise() -> Metric:
+    return MulticlassAccuracy(CLASSES, average="micro", multidim_average="samplewise")
+
+
+def by_name_and_by_place(module: Any, metric: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
+    metric.update(target=y, preds=logits.argmax(1))
+    metric.update(logits.argmax(1), y)
+
+
+def call_all(module: Any, metric: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
+    module.log_dict(metric(logits, y), on_step=True, on_epoch=True)
 
 
 #: Metric objects of batches.
@@ -249,13 +263,23 @@ OF_BATCHES = {
     "numbers of calls": Use(summed(lambda m, y: m.calls), call_and_log("calls"), logs=True),
     "logged before it is called": Use(SumMetric, log_then_call, logs=True),
     "sum without values of steps": Use(lambda: RunningSum(window=3), call_and_log("running"), logs=True),
-    "number of a tensor": Use(summed(lambda m, y: y), lambda m, metric, logits, y, *_: metric.update(y[0].item())),
+    "number of a tensor": Use(summed(lambda m, y: y), updates(lambda p, y, loss: [y[0].item()])),
+    "value of a step": Use(accuracy, call(lambda accuracy, loss: None)),
+    "values of a collection": Use(lambda: MetricCollection([accuracy(), MulticlassF1Score(3)]), call_all, logs=True),
+    "by name and by place": Use(lambda: MulticlassAccuracy(CLASSES), by_name_and_by_place),
+    # A batch has one class of three, where two may be.
+    "too many classes": Use(
+        lambda: MulticlassAccuracy(2, average="micro"), updates(lambda p, y, loss: 2 * [(0 * y + y.sum()) % 3])
+    ),
+    "of each sample": Use(samplewise, updates(lambda p, y, loss: [p[:, :, None], y[:, None]])),
+    "batches of widths": Use(MeanSquaredError, updates(lambda p, y, loss: [p.view(1, -1), 0 * p.view(1, -1)])),
+    "numbers of batches": Use(MeanAbsoluteError, updates(lambda p, y, loss: [loss.detach(), 0 * loss.detach()])),
     "changed afterwards": Use(SumMetric, change_afterwards),
 }
 #: Metric objects that keep or are given something else than sums over samples.
 OTHERS = {
     "moving mean in a tensor": Use(Moving, update),
-    "sums of classes": Use(SumMetric, of_classes(lambda p: p.sum(0))),
+    "sums of classes": Use(SumMetric, of_classes),
     "draws from the third call on": Use(summed(lambda m, y: torch.rand(()) if m.calls > 2 else 0), update),
 }
 ENTRIES = [
@@ -263,7 +287,11 @@ ENTRIES = [
     Entry("new metric object in each round", NewMetric, long=True),
     all_of("metric objects of batches", *OF_BATCHES.values()),
     all_of("metric objects that keep something else", *OTHERS.values()),
-    gives("batches counted", SumMetric, lambda m, metric, *_: metric.update(1)),
+    all_of(
+        "batches and samples",
+        Use(SumMetric, updates(lambda *_: [1])),
+        Use(accuracy, updates(lambda p, y, loss: [p, y])),
+    ),
     gives("AUROC with thresholds", lambda: MulticlassAUROC(CLASSES, thresholds=5), scores),
     *one_by_one(
         gives("running metric in the loss", accuracy, weigh_by_value),
@@ -275,8 +303,8 @@ LONG = [
     Entry("collection computed at the epoch's end", ComputesCollection),
     Entry("MeanMetric of the loss", MeanLoss),
     gives("AUROC of lists", lambda: MulticlassAUROC(CLASSES), scores),
-    gives("loss with its graph", MeanMetric, lambda m, metric, logits, y, loss, index: metric.update(loss)),
-    gives("classes first", SumMetric, of_classes(lambda p: p.t())),
+    gives("loss with its graph", MeanMetric, updates(lambda p, y, loss: [loss])),
+    gives("classes first", SumMetric, updates(lambda p, y, loss: [p.softmax(1).t()])),
     *one_by_one(
         gives("value by item", accuracy, call(lambda value, loss: 2 - value.item())),
         gives(
