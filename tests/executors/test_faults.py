@@ -87,4 +87,4 @@ def test_errors_of_a_client_alone_are_raised(name: str, executor: str) -> None:
 
     trainer = {"detect_anomaly": name == "anomaly"}
     with pytest.raises(error, match=message):
-        fit(Entry("", lambda: Inner(loss), data, sizes=(8, 8, 8, 8, 10), trainer=trainer), executor)
+        fit(Entry("", lambda: Inner(loss), data, sizes=(10, 8, 8, 8, 8), trainer=trainer), executor)

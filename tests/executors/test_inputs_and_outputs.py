@@ -85,7 +85,6 @@ def computes_in_the_step(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor
     m.score(m(batch[0]), batch[1])
     m.average.update(loss.detach(), len(batch[1]))
     m.log("running", m.average.compute(), on_step=True, on_epoch=True)
-    m.log("score", m.score.compute())
     if index == 0:
         m.average.reset()
     return loss

@@ -10,6 +10,7 @@ import torch
 from helpers.toys import Quadratic, quadratic_clients, quiet_trainer
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import MaxMetric
 
 from fl_lightning import ClientMetrics, FedAvg, TensorDataModule
 from fl_lightning.testing.processes import on_two_processes
@@ -25,6 +26,8 @@ class MeanPlace(Quadratic):
     def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
         self.log("place", batch[0].mean())
         self.log("number", float(len(batch[0])), on_epoch=True, reduce_fx="sum")
+        self.log("first", batch[0].min(), reduce_fx="min")
+        self.log("last", batch[0].max(), reduce_fx="max")
         return {"preds": batch[0], "target": batch[1]}
 
     test_step = validation_step
@@ -39,7 +42,8 @@ def evaluate(stage: str, devices: int = 1, eval_batch_size: int = 7, **limits: A
     getattr(trainer, stage)(MeanPlace(0.1), datamodule=data, **({} if stage == "fit" else {"verbose": False}))
     key = "test" if stage == "test" else "val"
     logged = {"mean": "", "least": "_min", "most": "_max"}
-    names = {"number": "number", "place": "place"} | {name: f"{key}_place_clients{end}" for name, end in logged.items()}
+    names = {name: f"{key}_place_clients{end}" for name, end in logged.items()}
+    names |= {name: name for name in ("number", "place", "first", "last")}
     return {name: float(trainer.callback_metrics[of_log]) for name, of_log in names.items()}
 
 
@@ -53,7 +57,7 @@ LIMITS: list[tuple[str, dict[str, Any]]] = [
     ("fit", {"fast_dev_run": 2}),
 ]
 # places 0 to 13: 0 to 9 of the first client, mean 4.5, and 10 to 13 of the second, mean 11.5
-EXPECTED = {"number": 14, "place": 6.5, "mean": 8.0, "least": 4.5, "most": 11.5}
+EXPECTED = {"number": 14, "place": 6.5, "first": 0, "last": 13, "mean": 8.0, "least": 4.5, "most": 11.5}
 
 
 @pytest.mark.parametrize(("stage", "limits"), LIMITS)
@@ -74,15 +78,23 @@ def limited() -> list[float]:
     data = TensorDataModule(clients=CLIENTS[:2], val=CLIENTS, test=CLIENTS, eval_batch_size=7)
     trainer = quiet_trainer(devices=2, strategy="ddp", callbacks=[FedAvg(2)], limit_val_batches=2)
     loops = (trainer.validate, trainer.test, trainer.validate)
-    return [loop(MeanPlace(0.1), datamodule=data, verbose=False)[0]["number"] for loop in loops]
+    numbers = [loop(MeanPlace(0.1), datamodule=data, verbose=False)[0]["number"] for loop in loops]
+    nothing = quiet_trainer(devices=2, strategy="ddp", callbacks=[FedAvg(2)], limit_test_batches=0)
+    return [*numbers, len(nothing.test(MeanPlace(0.1), datamodule=data, verbose=False))]
 
 
 class Distance(Quadratic):
+    def __init__(self) -> None:
+        super().__init__(lr=0.0)  # the weight stays 0
+        self.metric = MaxMetric()
+
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int) -> None:
         distance = (self.w - batch[1]).abs().mean()
         self.log("distance", distance)
+        self.metric.update(distance)
         if float(distance) == 110.0:
             self.log("largest", distance)
+            self.log("metric", self.metric)
 
 
 class TwoSets(TensorDataModule):
@@ -97,7 +109,7 @@ def of_two_sets() -> dict[str, float]:
     data = TwoSets(clients, val=(torch.ones(3, dtype=torch.float64), samples), eval_batch_size=1)
     options = {"devices": 2, "strategy": "ddp", "num_sanity_val_steps": -1}
     trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(2, seed=0)], **options)
-    trainer.fit(Distance(lr=0.0), datamodule=data)  # the weight stays 0
+    trainer.fit(Distance(), datamodule=data)
     return {name: float(value) for name, value in trainer.callback_metrics.items() if "dataloader" in name}
 
 
@@ -111,9 +123,11 @@ def test_two_processes_evaluate_the_samples_of_one(tmp_path: Path) -> None:
         assert scores[:-1] == [pytest.approx(EXPECTED)] * len(LIMITS)
         # one batch of one sample: each process keeps one, places 0 and 1
         assert (scores[-1]["number"], scores[-1]["place"], scores[-1]["mean"]) == (2, 0.5, 0.5)
-        assert numbers == [14, 31, 14]
+        assert numbers == [14, 31, 14, 0]
         # of the largest distance one process has not seen the sample
         assert distances == {
             f"{name}/dataloader_idx_{loader}": value
-            for name, loader, value in (("distance", 0, 3.0), ("distance", 1, 50.0), ("largest", 1, 110.0))
+            for loader, name, value in [
+                *((0, "distance", 3.0), (1, "distance", 50.0), (1, "largest", 110.0), (1, "metric", 110.0))
+            ]
         }

@@ -67,6 +67,7 @@ def test_values_of_steps_and_rounds() -> None:
         # changes its type from batch to batch
         module.log("mixed", float(value) if batch_idx else value.double(), on_epoch=True)
         module.log("own", value, on_epoch=True, reduce_fx=min)
+        module.log("shaped", value.view(-1) if batch_idx else value, on_epoch=True)
 
     seen: list[float] = []
 
@@ -77,14 +78,14 @@ def test_values_of_steps_and_rounds() -> None:
     trainer, memory = logged(record, callbacks=[Reader()])
     expected = {
         # a mean over samples, not that of batches, 24 / 5
-        **dict.fromkeys(("both", "both_epoch", "quiet", "one", "mixed"), 31 / 8),
+        **dict.fromkeys(("both", "both_epoch", "quiet", "one", "mixed", "shaped"), 31 / 8),
         "two": 31 / 4,
         # clients' batch indices restart: weights 1, 2 | 1, 2 | 1
         "by_index": (2 + 2 * 7 + 1 + 2 * 4 + 10) / 7,
         "own": 1.0,
     }
     assert {name: number(trainer, name) for name in expected} == pytest.approx(expected)
-    assert trainer.callback_metrics["mixed"].dtype == torch.float64
+    assert (trainer.callback_metrics["mixed"].dtype, trainer.callback_metrics["shaped"].ndim) == (torch.float64, 0)
     assert [step for step, _ in memory.values("batchwise")] == [0, 1, 2, 3, 4]
     for values in (seen, *([value for _, value in memory.values(name)] for name in ("batchwise", "both_step"))):
         assert sorted(values) == sorted(BATCH_MEANS)
@@ -388,15 +389,18 @@ def test_means_that_a_site_sends_are_those_of_its_steps() -> None:
             self.log("both", 2 * value, on_step=True, on_epoch=True)
             self.log("last", value)
             self.log("sum", value, on_step=False, on_epoch=True, reduce_fx="sum")
+            if self.current_epoch == 0:
+                self.log("once", value, on_step=False, on_epoch=True)
 
         def on_train_batch_end(self, *_: Any) -> None:
             self.log("later", 1.0, on_step=False, on_epoch=True)
 
     class Ask(Callback):
         def on_round_end(self, trainer: Any, pl_module: Any) -> None:
-            found.extend(logged_means(trainer))
+            found.append(logged_means(trainer))
 
-    found: list[LoggedMean] = []
+    found: list[list[LoggedMean]] = []
     # batches of 3 and 1 samples, with the values 1 and 5
-    train_federatedly(Logging(), [numbers(1.0, 1.0, 1.0, 5.0)], callbacks=[Ask()], batch_size=3)
-    assert found == [LoggedMean("mean", 2.0, 4, True), LoggedMean("both_epoch", 4.0, 4, False)]
+    train_federatedly(Logging(), [numbers(1.0, 1.0, 1.0, 5.0)], callbacks=[Ask()], batch_size=3, max_epochs=2)
+    means = [LoggedMean("mean", 2.0, 4, True), LoggedMean("both_epoch", 4.0, 4, False)]
+    assert found == [[*means, LoggedMean("once", 2.0, 4, False)], means]

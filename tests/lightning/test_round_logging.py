@@ -63,6 +63,8 @@ def test_a_later_evaluation_counts_as_the_round_of_its_model(tmp_path: Path) -> 
     logger, best = CSVLogger(tmp_path), ModelCheckpoint(tmp_path, monitor="score", mode="max")
     trainer = quiet_trainer(max_epochs=4, callbacks=[FedAvg(1.0), best], logger=logger, enable_checkpointing=True)
     module = Falls()
+    trainer.validate(module, datamodule=data, verbose=False)
+    assert [rows_of(logger.log_dir)[-1][name] for name in ("round", "step", "epoch")] == ["0", "0", "0"]
     trainer.fit(module, datamodule=data)
     trainer.validate(module, datamodule=data, verbose=False)  # the last model
     assert rows_of(logger.log_dir)[-1]["round"] == "4"
@@ -85,12 +87,13 @@ def test_the_settings_of_a_run_are_hyperparameters(tmp_path: Path) -> None:
     logger = CSVLogger(tmp_path)
     algorithm = FedProx(0.25, clients_per_round=2, executor="sequential", seed=7)
     data = TensorDataModule(clients_of(*SIZES), batch_size=4, split=WithinClientSplit(val=0.25, test=0.0))
+    data.save_hyperparameters({"country": "Chile"})
     trainer = quiet_trainer(max_epochs=1, logger=logger, callbacks=[algorithm])
     given: list[set[str]] = []
     stock = logger.log_hyperparams
     logger.log_hyperparams = lambda params: given.append({*params}) or stock(params)  # type: ignore[method-assign]
     trainer.fit(Saved(0.25), datamodule=data)
-    assert given[0] == {"lr", "federated"}  # TensorBoard shows the first ones alone
+    assert given[0] == {"country", "lr", "federated"}  # TensorBoard shows the first ones alone
     about = yaml.safe_load((Path(logger.log_dir) / "hparams.yaml").read_text())["federated"]
     settings = {"name": "FedProx", "mu": 0.25, "seed": 7, "executor": "sequential"}
     assert settings.items() <= about["algorithm"].items()

@@ -113,7 +113,7 @@ class ClientLog:
             return
         type(self._module).log(self._module, name, value, *args, **kwargs)
         registered: _ResultMetric | None = self._results.get(f"{fx}.{name}")
-        if registered is not None and not args and not registered.meta.enable_graph:
+        if registered is not None and not args:
             self._known[fx, name] = _Known(options, registered)
 
     def _log_here(self, *args: Any, **kwargs: Any) -> None:

@@ -87,7 +87,6 @@ class Journal:
         for tracker in (counts.total, counts.current):
             tracker.ready += steps
             tracker.completed += steps
-        loop._accumulating = False
         progress.is_last_batch = progress.current.ready >= loop._round_batches
         if progress.is_last_batch:
             loop.hand_on_to_trainer()
@@ -144,7 +143,7 @@ class Journal:
     def _needed_apart(self, module: nn.Module) -> set[int]:
         """Return the identities of metric objects that need each client's own calls in their order.
 
-        Their values of single batches are logged, they are computed or reset in a step, or they are in others.
+        Their values of single batches are logged, or they are in others.
         """
         found: set[int] = set()
         for entry in self._entries:
@@ -153,9 +152,6 @@ class Journal:
                     found.add(id(entry.logged.metric_calls[log.value.call].metric))
                 elif isinstance(log.value, Metric) and log.options.get("on_step") is not False:
                     found.add(id(log.value))
-            for call in entry.logged.metric_calls:
-                if call.method not in ("forward", "update"):
-                    found.add(id(call.metric))
         for metric in module.modules():
             if isinstance(metric, (Metric, MetricCollection)):
                 found.update(id(part) for part in metric.modules() if part is not metric)
@@ -213,7 +209,8 @@ def _update_at_once(calls: Sequence[tuple[Entry, MetricCall]]) -> bool:
     metric = first.metric
     if not isinstance(metric, Metric) or not _adds_samples_up(metric):
         return False
-    if any(call.spec != first.spec or len(call.leaves) != len(first.leaves) for _, call in calls):
+    # What computes or resets it has no arguments.
+    if any(call.spec != first.spec for _, call in calls):
         return False
     leaves: list[Tensor] = []
     for number, leaf in enumerate(first.leaves):
@@ -285,8 +282,8 @@ def _joint(alike: Sequence[tuple[Entry, LogCall]]) -> tuple[Tensor, float]:
     for entry, call in alike:
         weights += entry.weights(call)
     total = sum(weights)
-    weighted = values.to(wide) * torch.tensor(weights, dtype=wide, device=values.device)
-    return weighted.to(values.dtype).sum(dtype=wide) / (total or 1), total
+    weighted = values * torch.tensor(weights, dtype=values.dtype, device=values.device)
+    return weighted.sum(dtype=wide) / (total or 1), total
 
 
 # ---- single steps ----
@@ -305,7 +302,6 @@ def _tell_steps(loop: ClientLoop, clients: Clients, earlier: Mapping[str, Any]) 
     shown = {key: metric for key, metric in loop._results.valid_items() if metric.meta.on_step}
     for key, metric in shown.items():
         # It is as if nobody had logged it yet.
-        metric.has_reset = key not in earlier
         metric._forward_cache = earlier.get(key)
     every = fit_trainer(trainer).log_every_n_steps if trainer.loggers else 0
     if every and trainer.should_stop:
@@ -354,11 +350,7 @@ def _show_values(shown: Mapping[str, Any], latest: Mapping[str, tuple[Entry, int
             metric._forward_cache = entry.cached[row, place]
         else:
             with _context_of(call.fx, trainer):
-                metric._forward_cache = entry.value(call, row).clone()
-            if not metric.meta.on_epoch:
-                metric.value = metric._forward_cache
-        metric._computed = None
-        metric.has_reset = False
+                metric._forward_cache = entry.value(call, row)
 
 
 def _show_rates(

@@ -124,7 +124,14 @@ class LogsInAllWays(LogsReductions, LogsParameters, LogsByWeight, LogsTypes):
 
 
 ENTRIES = [
-    Entry("logs step and epoch", LogsStepAndEpoch),
+    Entry(
+        "logs narrow types, bf16-true",
+        LogsTypes,
+        trainer={"precision": "bf16-true"},
+        dtype=torch.float32,
+        tolerance=0.02,
+        by_hand=False,
+    ),
     Entry("logs in all ways", LogsInAllWays, sizes=UNEQUAL, trainer={"precision": "64-true"}, tolerance=1e-9),
     Entry(
         "logs a count of steps, gradients first",
@@ -134,6 +141,7 @@ ENTRIES = [
     ),
 ]
 LONG = [
+    Entry("logs step and epoch", LogsStepAndEpoch),
     Entry("logs over the epoch", Classifier),
     Entry("logs min, max, sum", LogsReductions),
     Entry("logs parameters and infinite values", LogsParameters),
@@ -143,14 +151,6 @@ LONG = [
     Entry("shared step, returns a dict", SharedStep),
     Entry("training_step(batch)", NoBatchIndex),
     Entry("logs .item()", LogsItem),
-    Entry(
-        "logs narrow types, bf16-true",
-        LogsTypes,
-        trainer={"precision": "bf16-true"},
-        dtype=torch.float32,
-        tolerance=0.02,
-        by_hand=False,
-    ),
     Entry("logs a count of steps, losses first", CountsInBuffer, by_hand=False, algorithm=partial(QFedAvg, 1.0, 1.0)),
     *one_by_one(
         Entry("returns None for a batch index", SkipsBatches),

@@ -113,8 +113,8 @@ def gives(name: str, metric: Any, give: Callable[..., Any], logs: bool = False) 
     return all_of(name, Use(metric, give, logs))
 
 
-def all_of(name: str, *uses: Use) -> Entry:
-    return Entry(name, lambda: Gives(uses), sizes=UNEQUAL)
+def all_of(name: str, *uses: Use, **options: Any) -> Entry:
+    return Entry(name, lambda: Gives(uses), sizes=UNEQUAL, **options)
 
 
 class Summed(Metric):
@@ -286,7 +286,7 @@ ENTRIES = [
     Entry("collection logged", LogsCollection),
     Entry("new metric object in each round", NewMetric, long=True),
     all_of("metric objects of batches", *OF_BATCHES.values()),
-    all_of("metric objects that keep something else", *OTHERS.values()),
+    all_of("metric objects that keep something else", *OTHERS.values(), trainer={"precision": "64-true"}),
     all_of(
         "batches and samples",
         Use(SumMetric, updates(lambda *_: [1])),
