@@ -121,24 +121,6 @@ def test_classes_are_found_without_reading_samples() -> None:
     assert ready([*clients, Pairs([0.0])]).labels is None
 
 
-def test_data_sets_of_tensors_are_standardised() -> None:
-    rows = torch.tensor([[1.0], [3.0]]), torch.ones(2, 1)
-    data = ready([TensorDataset(x, torch.zeros(2)) for x in rows], standardize="local", shuffle=False)
-    batches = [data.client_batches(client, generator=torch.Generator()) for client in range(2)]
-    assert [x.flatten().tolist() for [(x, _)] in batches] == [[-1.0, 1.0], [0.0, 0.0]]
-
-
-def test_indices_of_a_subset_may_have_any_type_of_whole_numbers() -> None:
-    rows = TensorDataset(torch.arange(300), torch.arange(300) % 3)
-    kinds = [np.int8, np.uint16, np.uint64]
-    chosen = [*(np.array([3, 1, 120], dtype=kind) for kind in kinds), torch.tensor([3, 1, 120], dtype=torch.int32)]
-    data = ready([Subset(rows, each) for each in chosen], shuffle=False)  # type: ignore[arg-type]
-    for client in range(4):
-        ((x, _),) = data.client_batches(client, generator=torch.Generator())
-        assert x.tolist() == [3, 1, 120]
-    assert data.labels is not None and data.labels.tolist() == [0, 1, 0] * 4
-
-
 def test_replaced_inputs_follow_the_order_of_the_source() -> None:
     rows, labels = torch.arange(8.0)[:, None], torch.zeros(8)
     data = TensorDataModule([(rows[:3], labels[:3]), (rows[3:5], labels[3:5])], (rows[5:], labels[5:]), shuffle=False)

@@ -103,31 +103,29 @@ class TwoSets(TensorDataModule):
         return [super().val_dataloader(), DataLoader(TensorDataset(torch.ones_like(c), c))]
 
 
-def of_two_sets() -> dict[str, float]:
+def of_two_sets(limit: float) -> dict[str, float]:
     samples = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64)  # 1 and 6 on one process, 2 on the other
     clients = quadratic_clients([1.0, 1.0], [1.0, 1.0])
     data = TwoSets(clients, val=(torch.ones(3, dtype=torch.float64), samples), eval_batch_size=1)
-    options = {"devices": 2, "strategy": "ddp", "num_sanity_val_steps": -1}
-    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(2, seed=0)], **options)
+    options = {"devices": 2, "strategy": "ddp", "num_sanity_val_steps": -1, "limit_val_batches": limit}
+    trainer = quiet_trainer(max_epochs=2, callbacks=[FedAvg(2, seed=0)], **options)
     trainer.fit(Distance(), datamodule=data)
-    return {name: float(value) for name, value in trainer.callback_metrics.items() if "dataloader" in name}
+    found = {name.replace("/dataloader_idx_", " "): float(value) for name, value in trainer.callback_metrics.items()}
+    return {name: value for name, value in found.items() if " " in name}
 
 
 def test_two_processes_evaluate_the_samples_of_one(tmp_path: Path) -> None:
     def work() -> list[Any]:
         scores = [evaluate(stage, 2, **limits) for stage, limits in LIMITS]
         scores.append(evaluate("validate", 2, eval_batch_size=1, limit_val_batches=1))
-        return [scores, limited(), of_two_sets()]
+        return [scores, limited(), of_two_sets(1.0), of_two_sets(0.5)]
 
-    for scores, numbers, distances in on_two_processes(work, tmp_path):
+    for scores, numbers, distances, halves in on_two_processes(work, tmp_path):
         assert scores[:-1] == [pytest.approx(EXPECTED)] * len(LIMITS)
         # one batch of one sample: each process keeps one, places 0 and 1
         assert (scores[-1]["number"], scores[-1]["place"], scores[-1]["mean"]) == (2, 0.5, 0.5)
         assert numbers == [14, 31, 14, 0]
         # of the largest distance one process has not seen the sample
-        assert distances == {
-            f"{name}/dataloader_idx_{loader}": value
-            for loader, name, value in [
-                *((0, "distance", 3.0), (1, "distance", 50.0), (1, "largest", 110.0), (1, "metric", 110.0))
-            ]
-        }
+        assert distances == {"distance 0": 3.0, "distance 1": 50.0, "largest 1": 110.0, "metric 1": 110.0}
+        # half of 3 batches is one, which holds a sample of each process, and half of 2 batches of each process is one
+        assert halves == {"distance 0": 1.5, "distance 1": 15.0}

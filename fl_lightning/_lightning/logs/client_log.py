@@ -39,10 +39,8 @@ class _Known:
         meta = metric.meta
         self.options = options
         self.metric = metric
-        #: Whether it is the mean of an epoch alone, in full precision: two sums, of values and of batches' sizes.
-        self.is_running_mean = False
-        if metric.is_tensor and meta.is_mean_reduction and meta.on_epoch and not meta.on_step:
-            self.is_running_mean = metric.value.dtype in (torch.float32, torch.float64)
+        #: Whether it is the mean of an epoch alone: two sums, of values and of batches' sizes.
+        self.is_running_mean = metric.is_tensor and meta.is_mean_reduction and meta.on_epoch and not meta.on_step
 
 
 class ClientLog:
@@ -107,7 +105,7 @@ class ClientLog:
         if fx not in self._entered:
             self._entered.add(fx)
             if known is not None:
-                _enter_hook(self._module.trainer, self._results, fx)
+                _enter_hook(self._module.trainer, fx)
         options = {key: option for key, option in kwargs.items() if key != "batch_size"}
         if known is not None and not args and self._update(known, options, value, kwargs.get("batch_size")):
             return
@@ -205,13 +203,9 @@ def has_own_log(module: pl.LightningModule) -> bool:
     return not isinstance(log, ClientLog) and getattr(log, "__func__", None) is not pl.LightningModule.log
 
 
-def _enter_hook(trainer: pl.Trainer, results: _ResultCollection, fx: str | None) -> None:
-    """Empty what a hook logged before, where ``LightningModule.log`` does; the rest of it costs a millisecond."""
-    connector = trainer._logger_connector
-    assert fx is not None
-    if connector.should_reset_tensors(fx):
-        results.reset(metrics=False, fx=fx)
-    connector._current_fx = fx
+def _enter_hook(trainer: pl.Trainer, fx: str | None) -> None:
+    """Tell Lightning, which would empty what a hook has logged in this round when it logs a new name."""
+    trainer._logger_connector._current_fx = fx
 
 
 def join_results(
@@ -354,7 +348,7 @@ def log_round(
     for name, value in values.items():
         metric: _ResultMetric | None = None if results is None else results.get(f"{fx}.{name}")
         if results is not None and metric is not None and metric.is_tensor:
-            _enter_hook(trainer, results, fx)
+            _enter_hook(trainer, fx)
             kept: Tensor = metric.value
             number = torch.tensor(float(value), dtype=kept.dtype, device=kept.device)
             results.update_metrics(f"{fx}.{name}", number, 1)

@@ -9,7 +9,7 @@ from lightning.pytorch.callbacks import Callback, EarlyStopping, LearningRateMon
 
 from zoo.entry import UNEQUAL, Entry, one_by_one
 from zoo.modules.base import Classifier
-from zoo.modules.logging import LogsEachStep
+from zoo.modules.logging import LogsStepAndEpoch
 
 
 class OwnBar(TQDMProgressBar):
@@ -71,13 +71,15 @@ def doubled(place: str) -> Entry:
 
 
 def stopping() -> list[Callback]:
-    return [EarlyStopping("train_loss", patience=2, check_on_train_epoch_end=True)]
+    return [EarlyStopping("last", patience=2, check_on_train_epoch_end=True)]
 
 
 BAR = {"enable_progress_bar": True}
 MONITOR = {"callbacks": lambda: [LearningRateMonitor("epoch")], "not_by_hand": ("lr-",)}
 ENTRIES = [
-    Entry("EarlyStopping on a step value", LogsEachStep, sizes=UNEQUAL, callbacks=stopping, trainer={"max_epochs": 8}),
+    Entry(
+        "EarlyStopping on a step value", LogsStepAndEpoch, sizes=UNEQUAL, callbacks=stopping, trainer={"max_epochs": 8}
+    ),
     *one_by_one(
         Entry("reads the outputs of batches", Classifier, callbacks=lambda: [ReadsBatches()]),
         Entry("notes and sets of each client", Classifier, callbacks=lambda: [Clients()]),

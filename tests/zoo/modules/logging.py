@@ -14,17 +14,12 @@ from zoo.entry import UNEQUAL, Entry, one_by_one
 from zoo.modules.base import Classifier
 
 
-class LogsEachStep(Classifier):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.loss(batch, batch_idx)
-        self.log("train_loss", loss)
-        return loss
-
-
 class LogsStepAndEpoch(Classifier):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         loss = self.loss(batch, batch_idx)
         self.log("train_loss", loss, on_step=True, on_epoch=True, prog_bar=True, logger=True)
+        self.log("last", loss)
+        self.log("number", loss.item(), on_step=False, on_epoch=True)
         return loss
 
 
@@ -53,13 +48,6 @@ class SkipsBatches(Classifier):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
         return None if batch_idx == 1 else self.loss(batch, batch_idx)
-
-
-class LogsItem(Classifier):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.loss(batch, batch_idx)
-        self.log("train_loss", loss.item(), on_step=False, on_epoch=True)
-        return loss
 
 
 class LogsReductions(Classifier):
@@ -142,15 +130,9 @@ ENTRIES = [
 ]
 LONG = [
     Entry("logs step and epoch", LogsStepAndEpoch),
-    Entry("logs over the epoch", Classifier),
-    Entry("logs min, max, sum", LogsReductions),
-    Entry("logs parameters and infinite values", LogsParameters),
-    Entry("logs by a weight", LogsByWeight),
     Entry("logs narrow types", LogsTypes, tolerance=1e-05),
-    Entry("logs each step", LogsEachStep),
     Entry("shared step, returns a dict", SharedStep),
     Entry("training_step(batch)", NoBatchIndex),
-    Entry("logs .item()", LogsItem),
     Entry("logs a count of steps, losses first", CountsInBuffer, by_hand=False, algorithm=partial(QFedAvg, 1.0, 1.0)),
     *one_by_one(
         Entry("returns None for a batch index", SkipsBatches),

@@ -51,24 +51,6 @@ class LogsCollection(ComputesCollection):
         pass
 
 
-class MeanLoss(Classifier):
-    def prepare(self) -> None:
-        self.mean_loss, self.largest, self.samples = MeanMetric(), MaxMetric(), SumMetric()
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.loss(batch, batch_idx)
-        self.mean_loss.update(loss.detach(), weight=len(batch[1]))
-        self.largest.update(loss.detach())
-        self.samples(len(batch[1]))
-        self.log("largest", self.largest, on_step=False, on_epoch=True)
-        self.log("samples", self.samples, on_step=False, on_epoch=True)
-        return loss
-
-    def on_train_epoch_end(self) -> None:
-        self.log("mean_loss", self.mean_loss.compute())
-        self.mean_loss.reset()
-
-
 class Use(NamedTuple):
     """How a metric object is used: ``give(module, metric, scores, classes, loss, batch_idx)`` is called in each step.
 
@@ -244,10 +226,6 @@ def accuracy() -> Metric:
     return MulticlassAccuracy(CLASSES, average="micro")
 
 
-def samplewise() -> Metric:
-    return MulticlassAccuracy(CLASSES, average="micro", multidim_average="samplewise")
-
-
 def by_name_and_by_place(module: Any, metric: Any, logits: Tensor, y: Tensor, loss: Tensor, index: int) -> None:
     metric.update(target=y, preds=logits.argmax(1))
     metric.update(logits.argmax(1), y)
@@ -269,10 +247,14 @@ OF_BATCHES = {
     "by name and by place": Use(lambda: MulticlassAccuracy(CLASSES), by_name_and_by_place),
     # A batch has one class of three, where two may be.
     "too many classes": Use(
-        lambda: MulticlassAccuracy(2, average="micro"), updates(lambda p, y, loss: 2 * [(0 * y + y.sum()) % 3])
+        lambda: MulticlassAccuracy(2, 1, "micro"), updates(lambda p, y, loss: 2 * [(0 * y + y.sum()) % 3])
     ),
-    "of each sample": Use(samplewise, updates(lambda p, y, loss: [p[:, :, None], y[:, None]])),
+    "of each sample": Use(
+        lambda: MulticlassAccuracy(3, 1, "micro", "samplewise"), updates(lambda p, y, loss: [p[:, :, None], y[:, None]])
+    ),
     "batches of widths": Use(MeanSquaredError, updates(lambda p, y, loss: [p.view(1, -1), 0 * p.view(1, -1)])),
+    "mean of batches": Use(MeanMetric, lambda m, metric, p, y, loss, *_: metric.update(loss.detach(), weight=len(y))),
+    "largest of batches": Use(MaxMetric, updates(lambda p, y, loss: [loss.detach()])),
     "numbers of batches": Use(MeanAbsoluteError, updates(lambda p, y, loss: [loss.detach(), 0 * loss.detach()])),
     "changed afterwards": Use(SumMetric, change_afterwards),
 }
@@ -287,11 +269,7 @@ ENTRIES = [
     Entry("new metric object in each round", NewMetric, long=True),
     all_of("metric objects of batches", *OF_BATCHES.values()),
     all_of("metric objects that keep something else", *OTHERS.values(), trainer={"precision": "64-true"}),
-    all_of(
-        "batches and samples",
-        Use(SumMetric, updates(lambda *_: [1])),
-        Use(accuracy, updates(lambda p, y, loss: [p, y])),
-    ),
+    all_of("batches and samples", Use(SumMetric, updates(lambda *_: [1])), Use(accuracy, scores)),
     gives("AUROC with thresholds", lambda: MulticlassAUROC(CLASSES, thresholds=5), scores),
     *one_by_one(
         gives("running metric in the loss", accuracy, weigh_by_value),
@@ -301,7 +279,6 @@ ENTRIES = [
 LONG = [
     *(all_of(name, use) for name, use in {**OF_BATCHES, **OTHERS}.items()),
     Entry("collection computed at the epoch's end", ComputesCollection),
-    Entry("MeanMetric of the loss", MeanLoss),
     gives("AUROC of lists", lambda: MulticlassAUROC(CLASSES), scores),
     gives("loss with its graph", MeanMetric, updates(lambda p, y, loss: [loss])),
     gives("classes first", SumMetric, updates(lambda p, y, loss: [p.softmax(1).t()])),
