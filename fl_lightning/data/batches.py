@@ -149,8 +149,9 @@ def evaluation_batch_size(dataset: Dataset[Any]) -> int:
     tensors, _ = rows
     bytes_of_sample = sum(tensor[:1].nbytes for tensor in tensors)
     samples = _EVALUATED_BYTES // max(1, bytes_of_sample)
-    power = 1 << max(0, samples.bit_length() - 1)
-    return min(max(power, _FEWEST_EVALUATED), _MOST_EVALUATED)
+    samples = min(max(samples, _FEWEST_EVALUATED), _MOST_EVALUATED)
+    # The largest power of two that is not above it.
+    return 1 << (samples.bit_length() - 1)
 
 
 class _Rows(Dataset[tuple[Tensor, ...]]):

@@ -246,9 +246,12 @@ def test_a_partitioner_goes_before_the_clients_of_the_source() -> None:
 
 
 def test_test_samples_belong_to_their_clients_unless_the_source_says_otherwise() -> None:
-    split = ready(OfWriters(test_indices=[0, 3])).federated_split
-    # Tom has no other sample, so he trains on none
-    assert {client: sorted(indices) for client, indices in split.test.items()} == {1: [0], 2: [3]}
-    assert {client: sorted(indices) for client, indices in split.train.items()} == {0: [1, 4], 1: [2, 5]}
-    split = ready(OfWriters(test_indices=[0, 3], tests_clients=False)).federated_split
-    assert {client: sorted(indices) for client, indices in split.test.items()} == {-1: [0, 3]}
+    split = ready(OfWriters(test_indices=[4, 0, 1])).federated_split
+    # Ali has no other sample, so he trains on none and comes last
+    assert [(client, sorted(indices)) for client, indices in split.test.items()] == [(0, [0]), (2, [1, 4])]
+    assert {client: sorted(indices) for client, indices in split.train.items()} == {0: [2, 5], 1: [3]}
+    # Eva trains, Ali would be tested and so trains, too, and Tom's sample would be tested by nobody
+    of_nobody = FixedSplit(train=(1,), val=(), test=(0, -1))
+    split = ready(OfWriters(test_indices=[0], tests_clients=False, split=of_nobody)).federated_split
+    assert {client: sorted(indices) for client, indices in split.test.items()} == {-1: [0]}
+    assert [(client, sorted(indices)) for client, indices in split.train.items()] == [(0, [1, 4]), (1, [2, 5])]

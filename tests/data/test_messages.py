@@ -102,7 +102,6 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: TensorDataModule([(X, Y), 3]),
     lambda _: ClientDatasetsModule([["a"], ["b"]], test=[None, 3]),
     lambda _: TensorDataModule([(X, Y)]).odd,
-    lambda _: TensorDataModule([(X, Y)]).client_ids,
     lambda _: TensorDataModule([(X, Y)], val=(X, Y), split=data.WithinClientSplit(0.3)),
     lambda _: TensorDataModule([(X, Y)]).preprocessing(),
     lambda here: torch.save({}, here / "other.ckpt") or fl.load_preprocessing(here / "other.ckpt"),

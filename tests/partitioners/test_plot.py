@@ -60,7 +60,10 @@ def test_a_notebook_shows_the_picture_and_a_prompt_one_line() -> None:
 
 def test_all_that_is_drawn(tmp_path: Path) -> None:
     plot = plot_label_distributions(
-        PARTITION, LABELS, class_names=["cat", "_dog"], sets={"train": [0, 2], "validation": [1, 7], "test": []}
+        PARTITION,
+        LABELS,
+        class_names=["catalogued animals of the zoo", "_atalogued animal of the zoo"],
+        sets={"train": [0, 2], "validation": [1, 7], "test": []},
     )
     assert_as_in(Path(__file__).with_suffix(".txt"), drawn(plot.figure), tmp_path)
     assert plot.figure.get_constrained_layout()

@@ -149,7 +149,7 @@ def _descend(u: np.ndarray, v: np.ndarray, target: np.ndarray, rows: np.ndarray,
         error = np.max(np.abs(gradient))
         if error <= _tolerance(rows):
             return optimal
-        positive = (shifted > 0).astype(np.float64)
+        positive = shifted > 0
         curvature = np.block(
             [
                 [np.diag(positive.sum(axis=1)), positive],
@@ -157,8 +157,7 @@ def _descend(u: np.ndarray, v: np.ndarray, target: np.ndarray, rows: np.ndarray,
             ]
         )
         # It is singular where a constant can be moved from u to v, or a row has no positive entry.
-        curvature += 1e-10 * np.eye(len(point))
-        step = -np.linalg.solve(curvature, gradient)
+        step = -np.linalg.solve(curvature + 1e-10 * np.eye(len(point)), gradient)
         now = dual(point)
         slope = float(step @ gradient)
         # The step is halved until the dual falls by enough (Armijo).
