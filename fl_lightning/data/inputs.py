@@ -72,8 +72,7 @@ def _means(values: np.ndarray, default: np.ndarray) -> np.ndarray:
     finite = np.isfinite(values)
     observed = finite.sum(axis=0)
     totals = np.where(finite, values, 0).sum(axis=0, dtype=np.float64)
-    means: np.ndarray = totals / np.maximum(observed, 1)
-    return np.where(observed == 0, default, means)
+    return np.divide(totals, observed, out=default.copy(), where=observed > 0)
 
 
 # ---- noise ----
@@ -204,8 +203,7 @@ def _is_constant(chunks: Sequence[Tensor], axes: list[int]) -> Tensor:
     # Sums in another order differ by some units in the last place. Narrow types are allowed one: they hold real data at
     # the limit of their precision, such as counts of millions in float32.
     units = 4 if kind == torch.float64 else 1
-    largest = torch.maximum(low.abs(), high.abs())
-    return high - low <= units * torch.finfo(kind).eps * largest
+    return high - low <= units * torch.finfo(kind).eps * low.abs()
 
 
 def apply_statistics(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from helpers.written import assert_as_in
 from torch.utils.data import TensorDataset
 
 from fl_lightning import FedAvg, FederatedDataModule
-from fl_lightning.data import FederatedSplit, Source, Split, WithinClientSplit
+from fl_lightning.data import FederatedSplit, SampleSplit, Source, Split, WithinClientSplit
 from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner, Partition, add_feature_noise
 
 # Five clients of 4, 3, 2, 2 and 1 samples: 4 and 0 train, in this order, 1 and 3 validate, 2 tests.
@@ -250,8 +250,12 @@ def test_test_samples_belong_to_their_clients_unless_the_source_says_otherwise()
     # Ali has no other sample, so he trains on none and comes last
     assert [(client, sorted(indices)) for client, indices in split.test.items()] == [(0, [0]), (2, [1, 4])]
     assert {client: sorted(indices) for client, indices in split.train.items()} == {0: [2, 5], 1: [3]}
-    # Eva trains, Ali would be tested and so trains, too, and Tom's sample would be tested by nobody
-    of_nobody = FixedSplit(train=(1,), val=(), test=(0, -1))
-    split = ready(OfWriters(test_indices=[0], tests_clients=False, split=of_nobody)).federated_split
+    # Eva trains, Ali would be tested and so trains, too, Tom validates, and nobody would be tested on his sample
+    split = ready(
+        OfWriters(test_indices=[0], tests_clients=False, split=FixedSplit((1,), (2,), (0, -1)))
+    ).federated_split
     assert {client: sorted(indices) for client, indices in split.test.items()} == {-1: [0]}
-    assert [(client, sorted(indices)) for client, indices in split.train.items()] == [(0, [1, 4]), (1, [2, 5])]
+    both = {**split.train, **split.val}
+    assert [(client, sorted(indices)) for client, indices in both.items()] == [(0, [1, 4]), (1, [2, 5]), (2, [3])]
+    # a split draws no test samples where there are some
+    assert ready(OfWriters(IIDPartitioner(2), test_indices=[0], split=SampleSplit(0.0, 0.4))).client_sizes.sum() == 5
