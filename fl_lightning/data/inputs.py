@@ -72,7 +72,8 @@ def _means(values: np.ndarray, default: np.ndarray) -> np.ndarray:
     finite = np.isfinite(values)
     observed = finite.sum(axis=0)
     totals = np.where(finite, values, 0).sum(axis=0, dtype=np.float64)
-    return np.divide(totals, observed, out=default.copy(), where=observed > 0)
+    means: np.ndarray = np.divide(totals, observed, out=default.copy(), where=observed > 0)
+    return means
 
 
 # ---- noise ----

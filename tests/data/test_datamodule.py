@@ -251,11 +251,10 @@ def test_test_samples_belong_to_their_clients_unless_the_source_says_otherwise()
     assert [(client, sorted(indices)) for client, indices in split.test.items()] == [(0, [0]), (2, [1, 4])]
     assert {client: sorted(indices) for client, indices in split.train.items()} == {0: [2, 5], 1: [3]}
     # Eva trains, Ali would be tested and so trains, too, Tom validates, and nobody would be tested on his sample
-    split = ready(
-        OfWriters(test_indices=[0], tests_clients=False, split=FixedSplit((1,), (2,), (0, -1)))
-    ).federated_split
-    assert {client: sorted(indices) for client, indices in split.test.items()} == {-1: [0]}
-    both = {**split.train, **split.val}
-    assert [(client, sorted(indices)) for client, indices in both.items()] == [(0, [1, 4]), (1, [2, 5]), (2, [3])]
+    of_nobody = FixedSplit((1,), (2,), (0, -1))
+    split = ready(OfWriters(test_indices=[0], tests_clients=False, split=of_nobody)).federated_split
+    sets = (split.train, split.val, split.test)
+    held = [(client, sorted(indices)) for part in sets for client, indices in part.items()]
+    assert held == [(0, [1, 4]), (1, [2, 5]), (2, [3]), (-1, [0])]
     # a split draws no test samples where there are some
     assert ready(OfWriters(IIDPartitioner(2), test_indices=[0], split=SampleSplit(0.0, 0.4))).client_sizes.sum() == 5
