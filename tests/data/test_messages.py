@@ -136,6 +136,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: data.Backdoor([0, 7]).apply(X, X[:, 0], TWO_CLIENTS),
     lambda _: data.Backdoor([0], size=4).stamped(torch.zeros(2, 1, 3, 5)),
     # Orders of samples.
+    lambda _: TensorDataModule([(X, Y)], sampler=lambda *_: [], shuffle=False),
     lambda _: drawn(lambda client, dataset, generator: range(7)),
     lambda _: drawn(lambda client, dataset, generator: iter(lambda: 0, 1)),
     lambda _: drawn(lambda client, dataset, generator: [8] + [0] * 7),

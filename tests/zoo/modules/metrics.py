@@ -86,8 +86,7 @@ class Gives(Classifier):
             if not use.logs:
                 metric = getattr(self, name)
                 values = torch.as_tensor(metric.compute()).flatten()
-                weighted = values * torch.arange(1, len(values) + 1)
-                self.log(name, weighted.mean() + 0.001 * metric.update_count)
+                self.log(name, (values * torch.arange(1, len(values) + 1)).mean() + 0.001 * metric.update_count)
                 metric.reset()
 
 
