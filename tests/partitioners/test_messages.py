@@ -121,7 +121,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: returned([[0], [6]]),
     lambda _: returned([[0], [2, -3]]),
     lambda _: returned([[0.0], [1.0]]),
-    lambda _: returned([[0, 1], []]),
+    lambda _: returned([[], []]),
     lambda _: WithinClientSplit().apply(SIX, lambda labels: [[0], [6]]),
     # The indices of a function count the samples that the split leaves.
     lambda _: SampleSplit(0.0, 0.5).apply(SIX, lambda labels: Partition(([0], [5]))),
