@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from fl_lightning._lightning.checkpoint_files import DamagedCheckpointError, read_checkpoint
+from fl_lightning._lightning.contents import same_content
 from fl_lightning._lightning.fit_trainer import fit_trainer
-from fl_lightning._lightning.loops.local_optimizers import same_content
 
 
 def stop_where_stopped(loop: _FitLoop) -> None:

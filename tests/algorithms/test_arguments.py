@@ -41,8 +41,7 @@ TOGETHER = [
     partial(fl.FedLoRA, "ffa", weighting="uniform"),
     partial(fl.FedLoRA, "ffa", ranks=[1, 2], padding="counts"),
 ]
-#: What most algorithms have is shown for two.
-COMMON = {each.name for each in fields(fl.AggregationCallback)}
+#: What all algorithms have is shown for two.
 SHOWN_WHOLE = ("FedAvg", "FedBuff")
 
 
@@ -72,11 +71,13 @@ def lines() -> Iterator[str]:
         hints = get_type_hints(kind)
         defaults = {each.name: each.default for each in fields(kind) if each.init}
         needed = {each: NEEDED.get(each, 0.5) for each, default in defaults.items() if default is MISSING}
+        bases = kind.__mro__[: kind.__mro__.index(fl.AggregationCallback)]
+        own = {each for base in bases for each in vars(base).get("__annotations__", {})}
         callback = kind(**needed)
         plain = parts_of(callback)
         yield f"{name}: {callback.algorithm!r}"
         for argument, default in defaults.items():
-            if name in SHOWN_WHOLE or argument not in COMMON:
+            if name in SHOWN_WHOLE or argument in own:
                 value = other(argument, hints[argument], needed.get(argument, default))
                 try:
                     changed = parts_of(kind(**{**needed, argument: value}))

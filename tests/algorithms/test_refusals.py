@@ -253,8 +253,6 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: narrow(schedule=parts.Asynchronous(CLOCK), drawn=True),
         lambda: narrow(make=parts.OrderedDropout, drawn=True),
         lambda: fl.FedAvg(exchange=parts.SubModels([0.5])),
-        lambda: fl.HeteroFL([]),
-        lambda: fl.FedLoRA(ranks=[]),
         lambda: fl.HeteroFL([0.5], aggregation=parts.Median()),
         lambda: fl.HeteroFL([0.5], exchange=parts.LowRank(2)),
         lambda: fl.HeteroFL([0.5], drawn=True, exchange=parts.TopK(0.5)),
@@ -281,7 +279,6 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: train(fl.FedAvg(1.0, exchange=parts.Mimic([7]))),
     ],
     "privacy": [
-        lambda: parts.DifferentialPrivacy(float("inf"), noise_multiplier=1.0, delta=1e-5),
         lambda: parts.DifferentialPrivacy(1.0, noise_multiplier=1.0, epsilon=2.0, delta=1e-5),
         lambda: train(fl.FedAvg(1.0, exchange=SPENT, **UNIFORM), rounds=-1, max_steps=9),
         lambda: fl.FedAvg(exchange=private()),

@@ -35,7 +35,6 @@ from fl_lightning.metrics import OneVsRestAUROC
 from fl_lightning.models import MobileNetV2Classifier, ResNet18Classifier, VGG9Classifier
 from fl_lightning.models.frozen import FrozenPrefix
 from fl_lightning.partitioners import IIDPartitioner, Partition, TopicGraph
-from fl_lightning.parts.part import walk
 from fl_lightning.signatures import arguments
 from fl_lightning.words import short_repr
 
@@ -472,33 +471,3 @@ def test_errors_say_what_an_argument_may_be(tmp_path: Path) -> None:
     # One line for each text but for the value that it shows.
     texts = {(call.split("=")[0], text.split(", got ")[0]): f"{call}: {text}" for call, text in reversed(said.items())}
     assert_as_in(Path(__file__).with_name("wrong_values.txt"), sorted(texts.values()), tmp_path)
-
-
-ALGORITHMS = [each for each in makers() if inspect.isclass(each) and issubclass(each, fl.AggregationCallback)]
-#: Settings of the loop, which no part shows.
-OF_THE_LOOP = {"clients_at_once", "executor", "max_invalid_rounds"}
-
-
-def settings_of(callback: fl.AggregationCallback) -> str:
-    """Return in words what an algorithm was made from."""
-    parts_of_algorithm = walk(*callback.algorithm.parts.values())
-    return "\n".join(map(repr, [*parts_of_algorithm, vars(callback.algorithm), vars(callback.settings)]))
-
-
-def settings_with(make: type[fl.AggregationCallback], **arguments: Any) -> str:
-    """Return an algorithm's settings in words; an empty text for values that go with other arguments alone."""
-    try:
-        return settings_of(make(**arguments))
-    except ValueError:
-        return ""
-
-
-@pytest.mark.parametrize("make", ALGORITHMS, ids=lambda make: make.__qualname__)
-def test_arguments_reach_the_parts_of_an_algorithm(make: type[fl.AggregationCallback]) -> None:
-    kinds = arguments_of(make)
-    needed = needed_by(make, kinds)
-    usual = settings_with(make, **needed)
-    several = {name for name, kind in kinds.items() if len(kind.right) > 1}
-    for name in several - shown_by_fedavg(make) - OF_THE_LOOP:
-        changed = (settings_with(make, **{**needed, name: value}) for value in kinds[name].right)
-        assert any(settings not in ("", usual) for settings in changed), f"`{name}` changes nothing"

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import fl_lightning as fl
 from fl_lightning import experiment, metrics, partitioners, parts, report
-from fl_lightning.data import ClientDatasetsModule, ClientSplit, WithinClientSplit
+from fl_lightning.data import ClientSplit, WithinClientSplit
 from fl_lightning.datamodules import TableDataModule, TorchDatasetDataModule
 from fl_lightning.diagnostics import UpdateNorms
 from fl_lightning.executors import Executor, SequentialExecutor, make_executor
@@ -242,7 +242,6 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "a step of moves": lambda _: FeatureQPPartitioner(2, step=1.5, step_rule="relative").draw_solution([3.0], [1]),
     "a target": lambda _: fl.TensorDataModule([(X, X)], target=5).outputs_and_targets((X, X), X),
     "a column": a_column,
-    "data sets of clients": lambda _: ClientDatasetsModule({"a": LABELS}),
     "tensors of clients": lambda _: fl.TensorDataModule([(LABELS,)]),
     "no preprocessing": no_preprocessing,
     "a folder": folder_of_checkpoints,
@@ -254,7 +253,6 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "a limited client that there is not": lambda _: LimitedClassesPartitioner(3, [3]),
     "limited clients alone": lambda _: LimitedClassesPartitioner(3, [0, 1, 2]),
     "a fold": lambda _: ClientSplit(fold=5),
-    "a fold for validation": lambda _: ClientSplit(val_fold=0),
     "a class of partitioners": lambda _: ClientSplit().apply(LABELS, IIDPartitioner),
     "no labels": lambda _: WithinClientSplit().apply([], IID),
     "half a sample": lambda _: fl.SampleSplit().apply(2.5, IID),

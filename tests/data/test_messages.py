@@ -95,7 +95,6 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: data.Source(X, clients=["a"]),
     lambda _: data.Source([]),
     lambda _: data.Source((X, X[:2])),
-    lambda _: data.Source(X, test_indices=[0.5]),
     lambda _: data.Source((X, Y), Y + 1, class_names=["cat", "dog"]),
     lambda _: data.Source((X, Y), Y - 1, class_names=["cat", "dog"]),
     lambda _: fl.FederatedDataModule().load(),

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torchmetrics import MeanMetric
 
+from fl_lightning._lightning.contents import same_content
 from fl_lightning._lightning.evaluation.attributes import Attributes
-from fl_lightning._lightning.loops.local_optimizers import same_content
 
 #: Two values each.
 ALIKE: list[tuple[Any, Any]] = [

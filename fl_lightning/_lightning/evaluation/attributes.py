@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torchmetrics import Metric
 
-from fl_lightning._lightning.loops.local_optimizers import same_content
+from fl_lightning._lightning.contents import same_content
 
 #: Attributes that every module has; tensors, submodules and hooks are in them.
 _OF_TORCH = frozenset(vars(nn.Module()))

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -35,6 +34,7 @@ from torch.amp import GradScaler
 from torch.optim import SGD, Optimizer
 from torch.utils._pytree import tree_leaves
 
+from fl_lightning._lightning.contents import same_content
 from fl_lightning._lightning.loops.optimizer_layout import OptimizerLayout
 from fl_lightning.parts.messages import OptimizerState
 
@@ -395,21 +395,3 @@ def _options(group: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, Tensor):
             options[name] = value.clone()
     return options
-
-
-def same_content(before: Any, now: Any) -> bool:
-    """Return whether two values are of one type and hold the same; of other objects, whether they are one."""
-    if before is now:
-        return True
-    if type(before) is not type(now):
-        return False
-    if isinstance(now, Tensor):
-        strided = before.layout is now.layout is torch.strided
-        return strided and before.dtype == now.dtype and torch.equal(before, now)
-    if isinstance(now, np.ndarray):
-        return before.dtype == now.dtype and np.array_equal(before, now)
-    if isinstance(now, dict):
-        return list(before) == list(now) and all(map(same_content, before.values(), now.values()))
-    if isinstance(now, (list, tuple, deque)):
-        return len(before) == len(now) and all(map(same_content, before, now))
-    return isinstance(now, (set, int, float, complex, str, bytes)) and bool(before == now)

@@ -15,8 +15,8 @@ import torch
 from lightning_utilities.core.apply_func import apply_to_collection, is_dataclass_instance
 from torch import Tensor
 
+from fl_lightning._lightning.contents import same_content
 from fl_lightning._lightning.errors import CannotVectorize
-from fl_lightning._lightning.loops.local_optimizers import same_content
 
 _BUILT_IN = (dict, list, tuple)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
