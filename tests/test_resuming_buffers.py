@@ -153,6 +153,10 @@ class InMidRound(L.Callback):
 @pytest.mark.parametrize("goes_on", ["from the checkpoint", "with the same trainer"])
 def test_what_is_saved_in_mid_round_is_that_of_the_rounds_start(goes_on: str, tmp_path: Path) -> None:
     path, module = tmp_path / "middle.ckpt", Counting()
+    module.steps.update(4.0)
+    with pytest.raises(ZeroDivisionError):
+        fit(3, None, L.pytorch.callbacks.LambdaCallback(on_train_batch_end=lambda *_: 1 / 0), module=module)
+    assert counts(module.state_dict()) == [0.0] * 4 + [4.0, 0.0]
     with pytest.raises(ConnectionError):
         fit(3, None, InMidRound(path), module=module)
     # each of two clients took a step in the round that is done

@@ -30,7 +30,7 @@ class Wrapping(torch.optim.Optimizer):
 
 
 class Around(torch.optim.Optimizer):
-    """Stands in front of another optimizer, whose state it shares, as Lookahead does."""
+    """Stands in front of another optimizer, whose state it shares, as Lookahead does, and equals all others."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer, self.param_groups, self.defaults = optimizer, optimizer.param_groups, optimizer.defaults
@@ -38,6 +38,9 @@ class Around(torch.optim.Optimizer):
         vars(optimizer)["outer"] = self
         self._optimizer_step_pre_hooks: dict[int, Any] = {}
         self._optimizer_step_post_hooks: dict[int, Any] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, torch.optim.Optimizer)
 
     def step(self, closure: Any = None) -> Any:
         return self.optimizer.step(closure)

@@ -370,7 +370,8 @@ def _with_wrapped(optimizer: Optimizer) -> list[Optimizer]:
     for each in found:
         for value in vars(each).values():
             for part in value if type(value) is list else [value]:
-                if isinstance(part, Optimizer) and part not in found:
+                # Not by `in`: optimizers of a user-defined class may be equal.
+                if isinstance(part, Optimizer) and all(part is not known for known in found):
                     found.append(part)
     return found
 

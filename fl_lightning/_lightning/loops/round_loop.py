@@ -358,7 +358,8 @@ class RoundLoop(_FitLoop, ABC):
         if not self.in_round:
             return
         self.epoch_loop.close_round()
-        for each in (*self.kept_for_lightning, *self.kept_for_callback):
+        # The numbers that were logged are forgotten, which empties metric objects, before these are put back.
+        for each in reversed([*self.kept_for_lightning, *self.kept_for_callback]):
             each.put_back()
         self._leave_round()
 
