@@ -85,8 +85,8 @@ class Payload:
 
     def sparse(self, values: int, of: int) -> Payload:
         """Return the payload of ``values`` numbers out of ``of``, each sent with its position."""
-        # As many bits as the last position has, which is `of - 1`.
-        position = (of - 1).bit_length()
+        # As many bits as the last position has, which is `of - 1`; a number of numpy may have no such method.
+        position = (int(of) - 1).bit_length()
         return replace(self, values=values, extra_bits=self.extra_bits + values * position)
 
     def quantized(self, bits_per_value: float, extra_bits: int = 0) -> Payload:

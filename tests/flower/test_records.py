@@ -144,7 +144,7 @@ def test_places_of_values_have_the_fewest_bits() -> None:
 
 def test_a_message_is_sparse_if_it_has_fewer_values_and_their_places() -> None:
     whole = Payload(100)
-    sparse = whole.sparse(10, of=100)
+    sparse = whole.sparse(10, of=np.int64(100))
     assert [is_sparse(payload, whole) for payload in (sparse, whole, Payload(10), whole.sparse(100, of=100))] == [
         *(True, False, False, False),
     ]

@@ -103,7 +103,8 @@ class PublicConsensus(Synchronous):
             for inputs in batches:
                 scores = public.mean_logits(models or [public.tensors(server.model)], inputs)
                 total = federation.sum_over_ranks(scores.double() * len(models))
-                lessons.append((inputs, total / max(1, len(tasks))))
+                # In the model's type: lessons wait for all clients, and 64 bits would take twice the memory.
+                lessons.append((inputs, (total / max(1, len(tasks))).to(scores.dtype)))
         self._numbers = sum(scores.numel() for _, scores in lessons)
         have_trained = any(kept.own.get(client) is not None for client in mine)
         self._lessons = lessons if any(federation.gather(have_trained)) else []

@@ -163,9 +163,10 @@ def _loss_distribution(noise: float, rate: float, grid: float) -> Any:
 def _epsilon_added(rounds: tuple[tuple[Mechanism, int], ...], delta: float) -> float:
     largest_loss = max(mechanism.noise**-2 for mechanism, _ in rounds)
     grid = _GRID * max(1.0, largest_loss)
-    parts = [
+    # Made one after the other: a run may have as many as rounds, each of thousands of numbers.
+    parts = (
         _loss_distribution(mechanism.noise, mechanism.rate, grid).self_compose(count) for mechanism, count in rounds
-    ]
+    )
     total = reduce(lambda one, other: one.compose(other), parts)
     return float(total.get_epsilon_for_delta(delta))
 
