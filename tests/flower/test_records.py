@@ -145,9 +145,8 @@ def test_places_of_values_have_the_fewest_bits() -> None:
 def test_a_message_is_sparse_if_it_has_fewer_values_and_their_places() -> None:
     whole = Payload(100)
     sparse = whole.sparse(10, of=np.int64(100))
-    assert [is_sparse(payload, whole) for payload in (sparse, whole, Payload(10), whole.sparse(100, of=100))] == [
-        *(True, False, False, False),
-    ]
+    payloads = (sparse, whole, Payload(10), whole.sparse(100, of=100))
+    assert [is_sparse(payload, whole) for payload in payloads] == [True, False, False, False]
 
 
 def test_a_site_draws_or_scores_its_client_alone() -> None:

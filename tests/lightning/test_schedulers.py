@@ -89,6 +89,12 @@ def test_by_epoch_with_frequency_and_with_local_steps() -> None:
     assert module.made.last_epoch == 8
 
 
+def test_batches_that_are_none_lead_no_further_than_the_stretch() -> None:
+    module = Scheduled(lambda o: lr_scheduler.OneCycleLR(o, 1.0, total_steps=6), interval="step")
+    module.on_after_batch_transfer = lambda *_: None  # type: ignore[method-assign]
+    run(module, max_epochs=2)
+
+
 class Plateau(Scheduled):
     """Reduces when its validation loss stops falling."""
 
@@ -123,13 +129,11 @@ class Manual(Scheduled):
 
 def test_manual_schedules_start_alike_for_all_clients_and_go_on_from_the_first() -> None:
     rates = Rates()
-    module = Manual()
-    train_federatedly(module, clients_of(*SIZES), callbacks=[rates], max_epochs=2)
+    train_federatedly(Manual(), clients_of(*SIZES), callbacks=[rates], max_epochs=2)
     first, second = rates.rounds
     assert {client[0] for client in first} == {1.0}
     assert max(first, key=len) == [1.0, 0.5, 0.25, 0.125, 0.0625]
-    went_on_at = first[0][-1] / 2
-    assert {client[0] for client in second} == {went_on_at}
+    assert {client[0] for client in second} == {first[0][-1] / 2}
 
 
 @pytest.mark.parametrize(
@@ -177,8 +181,7 @@ class Grows(Callback):
 
 
 def test_one_clients_rates_where_the_batch_size_changes() -> None:
-    rates = Rates()
-    client = clients_of(*SIZES)[2]
+    rates, client = Rates(), clients_of(*SIZES)[2]
     train_federatedly(Scheduled(halve, interval="step"), [client], callbacks=[rates, Grows()], max_epochs=3)
     # 5, 3 and 2 steps
     found = [rate for clients in rates.rounds for client in clients for rate in client]

@@ -191,6 +191,8 @@ class ClientLoop(_TrainingEpochLoop):
         self._steps_before_client = self._step_counter.completed
         # Batches whose gradients are accumulated.
         self._window = 0
+        # How far the client has walked the stretch of schedules by steps: one for a batch that is None, too.
+        self._way = 0
 
     def end_client(self, slot: int) -> tuple[int, OptimizerState | None]:
         """Free the client's gradients and optimizer states.
@@ -276,8 +278,8 @@ class ClientLoop(_TrainingEpochLoop):
         # Schedules by steps, hooks and logs come after the step.
         if goes_on:
             if self.optimizers.by_step and not self._accumulating:
-                steps_taken = self._step_counter.completed - self._steps_before_client
-                self.optimizers.step_in_client(steps_taken, batch_idx + 1)
+                self._way += 1
+                self.optimizers.step_in_client(self._way, batch_idx + 1)
             end.call_callbacks(outputs, batch, round_idx)
             end.call_module(outputs, batch, batch_idx)
             if progress.is_last_batch:

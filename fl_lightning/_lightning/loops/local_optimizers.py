@@ -301,7 +301,7 @@ class LocalOptimizers:
         A client that keeps its schedules goes as far as its steps do; others share the stretch of the round.
 
         Args:
-            step: The step's number, from 1.
+            step: The step's number, from 1; the place of one is counted where its batch is None.
             batches: Batches that the client has trained on, of which Lightning counts every ``frequency``-th.
         """
         if self._goes_on or step <= self._schedule_steps:
