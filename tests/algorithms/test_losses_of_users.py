@@ -97,12 +97,20 @@ class Masked(Net):
         return self.loss(self(x, mask=x > 0), y)
 
 
+class OfPlaces(Net):
+    """Its samples have two places each, with logits and a class for each."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        logits = self.head(self.features(batch[0].view(-1, 2, 3)))
+        return self.loss(logits.flatten(0, 1), batch[1])
+
+
 def masked(net: Net, x: Tensor) -> Tensor:
     return x * (x > 0) if isinstance(net, Masked) else x
 
 
 KINDS = {name: partial(Net, loss) for name, loss in LOSSES.items()}
-KINDS |= {"scaled": Scaled, "penalised": Penalised, "masked": Masked, "maximised": Maximised}
+KINDS |= {"scaled": Scaled, "penalised": Penalised, "masked": Masked, "maximised": Maximised, "places": OfPlaces}
 
 
 def client(n: int = 30) -> tuple[Tensor, Tensor]:

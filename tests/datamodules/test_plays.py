@@ -131,8 +131,9 @@ def test_the_alphabet_has_80_characters_and_anything_else_is_the_last():
 @pytest.mark.parametrize("end", ["\n", "  \n"])
 def test_markdown_speeches_without_headings_and_directions(tmp_path, end):
     path = tmp_path / "play.md"
-    path.write_text(MARKDOWN.replace("\n", end))
-    anne = ["First line;", "second line.", "Third line."]
+    # A byte that is not UTF-8 is a character.
+    path.write_bytes(MARKDOWN.replace("First line", "F\xefrst line").replace("\n", end).encode("latin-1"))
+    anne = ["F\ufffdrst line;", "second line.", "Third line."]
     assert parse_markdown(path) == ("The Play", {"ANNE": anne, "FIRST CLOWN": ["One --two--  three.", "Four."]})
 
 

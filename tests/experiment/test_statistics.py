@@ -125,7 +125,9 @@ def test_average_ranks_and_friedman() -> None:
     assert ranks.num_blocks == 3
     assert average_ranks({"a": [1, 1], "b": [1, 2]}, mode="min").average == pytest.approx({"a": 1.25, "b": 1.75})
     assert math.isnan(average_ranks({"a": [1, 1], "b": [1, 1], "c": [1, 1]}).p_value)
-    assert math.isnan(average_ranks({"a": [2, 1], "b": [1, 2]}).p_value)  # of two methods there is no such test
+    # Of two methods there is no such test.
+    two = average_ranks({"a": [2, 1], "b": [1, 2]})
+    assert math.isnan(two.p_value) and two.num_blocks == 2
     assert average_ranks({"a": [0.1 + 0.2], "b": [0.3]}).average == {"a": 1.5, "b": 1.5}
 
 

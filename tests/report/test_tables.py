@@ -151,7 +151,7 @@ def test_different_metrics_have_no_common_average(tmp_path: Path) -> None:
 def test_a_published_number_is_met_within_two_standard_errors(tmp_path: Path) -> None:
     sources = {
         "a": {"scores": {"FedAvg": 51.0, "RADFed": {"score": 58.0, "sd": 1.5}, "Other": 1.0}},
-        "b": {"runs": 3, "scores": {"FedAvg": {"score": 51.0, "sd": 0.4}, "RADFed": 56.0}},
+        "b": {"runs": 3, "scores": {"FedAvg": {"score": 51.0, "sd": 0.4}, "RADFed": {"score": 56.0}}},
     }
     results = write_results(tmp_path, published=sources)
     # RADFed has six runs from 0.51 to 0.56, with a standard deviation of 1.87 points. Beside one run with 1.5 points
