@@ -120,7 +120,7 @@ ENTRIES = [
     with_published(scores={"FedAvg": {"score": 3.0, "sd": -1.0}}),
     with_published(scores={"FedAvg": "x"}),
     with_published(scores={"FedAvg": {"score": "x"}}),
-    with_published(scores={"FedAvg": {"score": 3.0, "sd": "x"}}),
+    with_published(scores={"RADFed": {"score": 3.0}, "FedAvg": {"score": 3.0, "sd": "x"}}),
     with_published(scores=3),
     with_published(scores={}, runs=0),
     with_published(scores={}, rounds=1.5),
