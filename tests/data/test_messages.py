@@ -173,6 +173,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: run(watchers.BackdoorSuccess(data.Backdoor([0])), watchers.BackdoorSuccess(data.Backdoor([1]))),
     lambda _: run(watchers.UpdateNorms(), type("Norms", (watchers.UpdateNorms,), {})()),
     lambda _: fit(fl.FedAvg(1.0), MODEL, set_up((X, Y), val=(X, Y)), 1, watchers.Communication(0.5, "acc")),
+    lambda _: run(watchers.Communication()),
     lambda _: run(watchers.Communication(0.5, "val_loss")),
     lambda _: run(watchers.Communication(0.25, "val_acc", "min")),
     lambda _: watchers.Contribution().on_train_start(THREE_PROCESSES, None),

@@ -18,6 +18,7 @@ from fl_lightning.experiment import read_table
 from fl_lightning.experiment.files import read_json, write_json
 from fl_lightning.report import experiment_report, figures, tables
 from fl_lightning.report.drawing import style_of_column
+from fl_lightning.report.names import Scale
 from fl_lightning.report.notes import warnings_of
 from fl_lightning.report.page import Table, is_bold, plain
 from fl_lightning.report.reference import reference_sentence, reference_table
@@ -146,6 +147,10 @@ def test_different_metrics_have_no_common_average(tmp_path: Path) -> None:
     assert [row[:2] for row in rows(table)] == [["easy", "accuracy, %"], ["hard", "F1 (clients), %"]]
     assert ranks is not None
     assert list(ranks.frame) == ["average rank"]  # no test of differences without a common scale
+
+
+def test_very_small_and_very_large_numbers_are_powers_of_ten() -> None:
+    assert [Scale(False, size).text(size) for size in (0.004, 2e9)] == ["4.000e-03", "2.000e+09"]
 
 
 def test_a_published_number_is_met_within_two_standard_errors(tmp_path: Path) -> None:
