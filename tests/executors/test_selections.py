@@ -161,10 +161,14 @@ def of_two_ways_to_select(module: Any, scores: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(scores, y) + (scores[chosen] * scores[chosen, :1]).sum()
 
 
+def of_places(module: Any, scores: Tensor, y: Tensor) -> Tensor:
+    return F.cross_entropy(scores, y) + scores[torch.nonzero(y)[:, 0]].mean()
+
+
 @pytest.mark.parametrize(
     "loss",
     [
-        *(of_the_hardest, with_metric),
+        *(of_the_hardest, with_metric, of_places),
         *(pytest.param(loss, marks=LONG) for loss in (of_centered, drops_some, of_two_masks, of_two_ways_to_select)),
     ],
 )

@@ -55,6 +55,7 @@ from fl_lightning.executors.compiler.nodes import inputs_of, nodes_of
 from fl_lightning.executors.compiler.notes import WatchedMetrics, logging_to, note_log
 from fl_lightning.executors.compiler.numbers import (
     CHANGING,
+    check_sizes,
     expect_rates,
     input_of_steps,
     is_decided_by,
@@ -371,6 +372,7 @@ class CapturedStep:
         """
         if dependence.refusal is not None:
             raise CannotVectorize(dependence.refusal)
+        check_sizes(source)
         with self._context():
             reader = Reader(source, self._metrics.known, loss, assigned or {}, self._hook or "training_step")
         graph = StackedGraph(source.owning_module, reader.graph, self.context_of_steps)

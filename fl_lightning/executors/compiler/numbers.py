@@ -1,4 +1,4 @@
-"""Numbers of Python among the inputs of a captured graph.
+"""Numbers of Python among the inputs of a captured graph, and sizes that values decide.
 
 Where a number has changed from one step to the next, the graph takes it as an input. As a tensor of shape ``()`` it is
 one operand of a flat list of operations, which then serves all its values::
@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from fl_lightning._lightning.errors import CannotVectorize
 from fl_lightning._lightning.stacks.watching import STEPS_SO_FAR
+from fl_lightning.executors.compiler.causes import SELECTS
 from fl_lightning.executors.compiler.nodes import example_number, example_of, inputs_of, nodes_of
 
 #: What Dynamo calls whole numbers that change, as patterns.
@@ -93,6 +94,20 @@ def is_decided_by(graph: fx.Graph, place: int) -> bool:
     node: Any = example_number(inputs_of(graph)[place]).node
     # The symbol from before what was decided: torch replaces one that can have one value alone.
     return any(node._expr in guard.expr.free_symbols for guard in node.shape_env.guards)
+
+
+def check_sizes(graph: fx.Graph) -> None:
+    """Raise ``CannotVectorize`` if a tensor's size depends on values, as that of ``torch.nonzero(y)`` does."""
+    for node in nodes_of(graph):
+        for tensor in _tensors_of(node):
+            for size in tensor.shape:
+                # Whatever compares it with the number of samples would be an error of torch's.
+                if isinstance(size, torch.SymInt) and not _is_known(size):
+                    raise CannotVectorize(SELECTS)
+
+
+def _is_known(size: torch.SymInt) -> bool:
+    return size.node.has_hint() or size.node.maybe_as_int() is not None
 
 
 def _symbols_of(size: torch.SymInt) -> set[Any]:
