@@ -350,7 +350,8 @@ def _show_values(shown: Mapping[str, Any], latest: Mapping[str, tuple[Entry, int
             metric._forward_cache = entry.cached[row, place]
         else:
             with _context_of(call.fx, trainer):
-                metric._forward_cache = entry.value(call, row)
+                # Values of two names may be one tensor, to which a callback may write.
+                metric._forward_cache = entry.value(call, row).clone()
 
 
 def _show_rates(
