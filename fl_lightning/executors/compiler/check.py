@@ -95,7 +95,8 @@ class Check:
         try:
             for place in sorted({0, len(rows) - 1}):
                 own = [tensor[place].detach().reshape(-1) for tensor in (*stacks.parameters, *stacks.buffers)]
-                vector.write(torch.cat(own))
+                # Whole numbers among the buffers may be larger than a narrow type of the parameters can hold.
+                vector.write(torch.cat([part.to(held.dtype) for part in own]))
                 single = batch.rebuild([tensor[place].clone() for tensor in stacks.batch])
                 with (
                     preserved_generators(held.device),
