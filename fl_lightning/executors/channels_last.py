@@ -34,7 +34,10 @@ def channels_last(module: nn.Module) -> Iterator[bool]:
     for part in module.modules():
         # There is none where it is computed, as by weight_norm.
         kernel = part._parameters.get("weight") if isinstance(part, _CONVOLUTIONS) else None
-        if kernel is not None and not kernel.is_contiguous(memory_format=torch.channels_last):
+        # A view of other memory would no longer be one, nor have its own strides afterwards.
+        if kernel is None or not kernel.is_contiguous():
+            continue
+        if not kernel.is_contiguous(memory_format=torch.channels_last):
             weights.append(kernel)
     try:
         for weight in weights:

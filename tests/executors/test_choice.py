@@ -303,6 +303,7 @@ def test_convolutions_train_with_channels_last(caplog: pytest.LogCaptureFixture)
 
 def test_the_layout_can_be_given() -> None:
     own, second, normed = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
+    second.weight = nn.Parameter(second.weight.detach().transpose(0, 1))
     between = own.to(memory_format=torch.channels_last), second, nn.utils.parametrizations.weight_norm(normed)
     _, contiguous = fit_images(*between, executor=SequentialExecutor(channels_last=True))
     assert contiguous == {False}
