@@ -48,7 +48,8 @@ def test_modules(entry: Entry, executor: str) -> None:
     if executor == "vectorized":
         assert not compare(one_by_one(entry).everything, found.everything, entry.tolerance)
         assert (found.cause is None) == entry.stacked, found.cause
-        assert re.sub(r", line \d+", "", str(found.cause)) == CAUSES.get(entry.name, "None")
+        cause = re.sub(r"\d\.\d+", "NUMBER", re.sub(r", line \d+", "", str(found.cause)))
+        assert cause == CAUSES.get(entry.name, "None")
 
 
 def test_every_entry_has_a_name() -> None:
