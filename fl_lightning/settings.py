@@ -148,7 +148,7 @@ def check(name: str, value: Any, hint: Any) -> Any:
     if kind is Annotated:
         number_type, interval = args
         if not _is_number_in(value, interval, whole=number_type is int):
-            raise ValueError(f"{name} must be {_in_words(hint)}, got {short_repr(value)}.")
+            raise ValueError(_message(name, _in_words(hint), value))
         return value
     if kind is Literal:
         _check_choice(name, value, hint)
@@ -157,15 +157,15 @@ def check(name: str, value: Any, hint: Any) -> Any:
         return _check_any(name, value, args)
     if hint is Callable or kind is Callable:
         if not callable(value):
-            raise TypeError(f"{name} must be {_in_words(hint)}, got {short_repr(value)}.")
+            raise TypeError(_message(name, _in_words(hint), value))
         return value
     if kind in (list, Sequence):
         if not is_sequence(value):
-            raise TypeError(f"{name} must be {_in_words(hint)}, got {short_repr(value)}.")
+            raise TypeError(_message(name, _in_words(hint), value))
         return [check(name, item, args[0]) for item in value]
     if hint is bool:
         if not isinstance(value, bool):
-            raise TypeError(f"{name} must be {_in_words(hint)}, got {short_repr(value)}.")
+            raise TypeError(_message(name, _in_words(hint), value))
         return value
     # A plain `float` or `int` may be a number of another type; its limits, if it has any, are checked above.
     if hint not in (Any, float, int):
@@ -176,6 +176,11 @@ def check(name: str, value: Any, hint: Any) -> Any:
 def _is_number_in(value: Any, interval: str, *, whole: bool) -> bool:
     """Return whether a value is a number in an interval such as ``"[0, 1)"``."""
     return is_number(value) and _is_inside(value, interval) and (not whole or isinstance(value, numbers.Integral))
+
+
+def _message(name: str, allowed: str, value: Any) -> str:
+    """Return the text of an error about a value."""
+    return f"{name} must be {allowed}, got {short_repr(value)}."
 
 
 def _in_words(hint: Any) -> str:
@@ -211,7 +216,7 @@ def _check_choice(name: str, value: Any, hint: Any) -> None:
     choices = get_args(hint)
     is_of_type = isinstance(value, type(choices[0])) and not isinstance(value, bool)
     if not is_of_type or value not in choices:
-        raise ValueError(f"{name} must be {_in_words(hint)}, got {short_repr(value)}.")
+        raise ValueError(_message(name, _in_words(hint), value))
 
 
 def _check_any(name: str, value: Any, hints: Sequence[Any]) -> Any:
@@ -230,7 +235,7 @@ def _check_any(name: str, value: Any, hints: Sequence[Any]) -> Any:
                 raise
     if len(kinds) > 1 and not isinstance(value, type):
         allowed = " or ".join(map(_in_words, kinds)).replace(" or of the type ", " or ")
-        raise type(errors[0])(f"{name} must be {allowed}, got {short_repr(value)}.")
+        raise type(errors[0])(_message(name, allowed, value))
     raise errors[0]
 
 
@@ -239,7 +244,7 @@ def _check_type(name: str, value: Any, cls: Any) -> None:
     if not isinstance(cls, type):
         return
     if not isinstance(value, cls):
-        message = f"{name} must be of the type {cls.__name__}, got {short_repr(value)}."
+        message = _message(name, _in_words(cls), value)
         if isinstance(value, type) and issubclass(value, cls):
             message += f" Call it: {value.__name__}(...)."
         raise TypeError(message)

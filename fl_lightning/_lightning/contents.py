@@ -1,4 +1,4 @@
-"""What values hold: tensors, arrays, and those in containers."""
+"""A comparison of values by their contents: tensors, arrays, and containers of them."""
 
 from __future__ import annotations
 

@@ -84,9 +84,9 @@ def _holds(path: Any, trainer: pl.Trainer, state: Mapping[str, Any]) -> bool:
         kept = read_checkpoint(Path(path))
     except (FileNotFoundError, DamagedCheckpointError):
         return False
-    present = tree_map_only(Tensor, Tensor.cpu, dict(state))
-    found = kept["epoch"], kept["global_step"], dict(kept["state_dict"])
-    return same_content(found, (trainer.current_epoch, trainer.global_step, present))
+    if (kept["epoch"], kept["global_step"]) != (trainer.current_epoch, trainer.global_step):
+        return False
+    return same_content(dict(kept["state_dict"]), tree_map_only(Tensor, Tensor.cpu, dict(state)))
 
 
 def let_checkpoints_save_again(trainer: pl.Trainer) -> None:

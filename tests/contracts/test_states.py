@@ -1,4 +1,4 @@
-"""What parts change from round to round is declared: checkpoints hold it, and rounds that break off return to it.
+"""Parts declare the state that rounds change: checkpoints hold it, and rounds that break off return to it.
 
 A fit on two processes, which are threads here, breaks off in each round, within it or when it has been played. It goes
 on or is resumed, and ends as one does on one process to which nothing happens.

@@ -93,6 +93,7 @@ def test_batches_that_are_none_lead_no_further_than_the_stretch() -> None:
     module = Scheduled(lambda o: lr_scheduler.OneCycleLR(o, 1.0, total_steps=6), interval="step")
     module.on_after_batch_transfer = lambda *_: None  # type: ignore[method-assign]
     run(module, max_epochs=2)
+    assert module.made.last_epoch == 6
 
 
 class Plateau(Scheduled):

@@ -283,7 +283,7 @@ class StackedGraph:
         tensors = [value for value in values if isinstance(value, Tensor)]
         # The casts of autocast are operations of the list.
         device = stacks.parameters[0].device.type
-        with torch.no_grad(), self._context(), torch.autocast(device, enabled=False), errors_of_step():
+        with torch.no_grad(), self._context(), _without_autocast(device), errors_of_step():
             losses, *found = flat.run(*tensors, *[size.of(number) for size in flat.sizes])
         gradients: list[Tensor | None] = [None] * len(stacks.parameters)
         if flat.steps:
@@ -380,6 +380,13 @@ def _form(value: Any, place: Any) -> Any:
         return value
     shape = value.shape[1:] if isinstance(place, Place) else value.shape
     return shape, value.stride(), value.dtype
+
+
+def _without_autocast(device: str) -> AbstractContextManager[Any]:
+    # Entering it costs as much as a small operation.
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
 
 
 def _copy(value: Any) -> Any:
