@@ -37,15 +37,16 @@ def channels_last(module: nn.Module) -> Iterator[bool]:
         # A view of other memory would no longer be one, nor have its own strides afterwards.
         if kernel is None or not kernel.is_contiguous():
             continue
-        if not kernel.is_contiguous(memory_format=torch.channels_last):
+        # Of a kernel with one input channel, PyTorch counts either layout as the other: the strides tell them apart.
+        if kernel.stride() != torch.empty_like(kernel, memory_format=torch.channels_last).stride():
             weights.append(kernel)
     try:
         for weight in weights:
-            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+            weight.data = weight.data.clone(memory_format=torch.channels_last)
         yield bool(weights)
     finally:
         for weight in weights:
-            weight.data = weight.data.contiguous()
+            weight.data = weight.data.clone(memory_format=torch.contiguous_format)
 
 
 def works_with_channels_last(training: LocalTraining, task: Task) -> bool:

@@ -34,10 +34,11 @@ def fit(callback: FedAvg, layers: nn.Module, epochs: int = 2, ckpt_path: Any = N
 
 
 class Convolutions(nn.Module):
-    def __init__(self, end: nn.Module | None = None, *between: nn.Module) -> None:
+    def __init__(self, end: nn.Module | None, channels: int, *between: nn.Module) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Unflatten(1, (2, 6, 6)), nn.Conv2d(2, 4, 3), nn.MaxPool2d(2), *between)
-        self.layers.extend([end or nn.Flatten(), nn.Linear(16, 3)])
+        images = nn.Unflatten(1, (channels, 12 // channels, 6))
+        self.layers = nn.Sequential(images, nn.Conv2d(channels, 4, 3), nn.MaxPool2d(2), *between)
+        self.layers.extend([end or nn.Flatten(), nn.Linear(8 * (6 // channels - 1), 3)])
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)
@@ -274,13 +275,12 @@ class FlattenByView(nn.Module):
 
 
 def fit_images(
-    *between: nn.Module, end: nn.Module | None = None, executor: Any = "auto", callbacks: Sequence[Callback] = ()
+    *between: nn.Module, end: Any = None, executor: Any = "auto", callbacks: Sequence[Callback] = (), channels: int = 2
 ) -> tuple[Any, set[bool]]:
     """Train a convolutional network; return the trainer, and whether what it pooled was contiguous."""
     torch.manual_seed(0)
-    module = Convolutions(end, *between)
-    strides = [parameter.stride() for parameter in module.parameters()]
-    contiguous: set[bool] = set()
+    module = Convolutions(end, channels, *between)
+    strides, contiguous = [parameter.stride() for parameter in module.parameters()], set[bool]()
     if executor != "auto":  # it leaves modules alone that change something
         module.layers[2].register_forward_hook(lambda module, args, out: contiguous.add(out.is_contiguous()))
     fitter = quiet_trainer(max_epochs=2, callbacks=[FedAvg(3, seed=1, executor=executor), *callbacks])
@@ -305,8 +305,9 @@ def test_the_layout_can_be_given() -> None:
     own, second, normed = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
     second.weight = nn.Parameter(second.weight.detach().transpose(0, 1))
     between = own.to(memory_format=torch.channels_last), second, nn.utils.parametrizations.weight_norm(normed)
-    _, contiguous = fit_images(*between, executor=SequentialExecutor(channels_last=True))
-    assert contiguous == {False}
+    for channels in (1, 2):
+        _, contiguous = fit_images(*between, executor=SequentialExecutor(channels_last=True), channels=channels)
+        assert contiguous == {False}
 
 
 @pytest.mark.auto_decides
