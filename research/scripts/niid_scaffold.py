@@ -33,8 +33,6 @@ from __future__ import annotations
 import argparse
 import ctypes
 import math
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -206,12 +204,9 @@ def train_by_torch(net: Flat, work: Work, method: str, options: argparse.Namespa
 
 def compiled_train() -> Train:
     """Return the same as `train_by_torch`, to rounding, from the C++ beside this file."""
-    with tempfile.TemporaryDirectory() as folder:
-        result = Path(folder) / "niid_steps.so"
-        source = Path(__file__).with_name("niid_steps.cpp")
-        flags = ["-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC"]
-        subprocess.run(["g++", *flags, str(source), "-o", str(result)], check=True)
-        function = ctypes.CDLL(str(result)).train
+    from niid_network import compiled  # beside this file
+
+    function = compiled(1, 28).train
     number, real = ctypes.c_int, ctypes.c_float
     function.restype = real
     function.argtypes = [*[ctypes.c_void_p] * 4, number, number, ctypes.c_void_p, ctypes.c_bool, *[real] * 4]

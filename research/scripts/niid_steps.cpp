@@ -1,6 +1,7 @@
-// The local training of niid_scaffold.py on one thread, three to five times as fast as torch.
+// The small CNN of niid_bench on one thread, three to five times as fast as torch: the local training of
+// niid_scaffold.py, and forward and backward of niid_network.py.
 //
-// niid_scaffold.py compiles it. The batch is the last axis of every array, so that each operation works on whole
+// Both compile it; -DCHANNELS=3 -DSIZE=32 makes it that of CIFAR-10. The batch is the last axis of every array, so that each operation works on whole
 // vectors of samples. A short last batch is filled up with its first sample, whose gradient is set to zero. The weights
 // lie in one vector, in the order of torch's parameters.
 
@@ -9,20 +10,28 @@
 
 typedef float Vector __attribute__((vector_size(64), aligned(64), may_alias));
 
+#ifndef CHANNELS
+#define CHANNELS 1
+#define SIZE 28
+#endif
+
 constexpr int BATCH = 64;
 constexpr int LANES = 16;
 constexpr int KERNEL = 5;
 constexpr int TAPS = KERNEL * KERNEL;
 constexpr int CLASSES = 10;
-constexpr int PIXELS = 28 * 28;
+constexpr int PIXELS = CHANNELS * SIZE * SIZE;
+constexpr int SIDE1 = SIZE - KERNEL + 1;  // of the first convolution's maps
+constexpr int SIDE2 = SIDE1 / 2 - KERNEL + 1;  // of the second one's
+constexpr int FLAT = 16 * (SIDE2 / 2) * (SIDE2 / 2);
 
 // Where the tensors begin in the vector of weights.
 constexpr int CONV1 = 0;
-constexpr int CONV1_BIAS = CONV1 + 6 * TAPS;
+constexpr int CONV1_BIAS = CONV1 + 6 * CHANNELS * TAPS;
 constexpr int CONV2 = CONV1_BIAS + 6;
 constexpr int CONV2_BIAS = CONV2 + 16 * 6 * TAPS;
 constexpr int DENSE1 = CONV2_BIAS + 16;
-constexpr int DENSE1_BIAS = DENSE1 + 120 * 256;
+constexpr int DENSE1_BIAS = DENSE1 + 120 * FLAT;
 constexpr int DENSE2 = DENSE1_BIAS + 120;
 constexpr int DENSE2_BIAS = DENSE2 + 84 * 120;
 constexpr int DENSE3 = DENSE2_BIAS + 84;
@@ -34,15 +43,15 @@ struct alignas(64) Batch {
     float values[BATCH];
     Vector& at(int lane) { return *reinterpret_cast<Vector*>(values + lane); }
 };
-template <int CHANNELS, int SIZE> struct Maps {
-    Batch at[CHANNELS][SIZE][SIZE];
+template <int DEPTH, int SIDE> struct Maps {
+    Batch at[DEPTH][SIDE][SIDE];
 };
 
-static Maps<1, 28> image;
-static Maps<6, 24> conv1;
-static Maps<6, 12> pool1, pool1_gradient;
-static Maps<16, 8> conv2;
-static Maps<16, 4> pool2, pool2_gradient;
+static Maps<CHANNELS, SIZE> image;
+static Maps<6, SIDE1> conv1;
+static Maps<6, SIDE1 / 2> pool1, pool1_gradient;
+static Maps<16, SIDE2> conv2;
+static Maps<16, SIDE2 / 2> pool2, pool2_gradient;
 static Batch dense1[120], dense1_gradient[120];
 static Batch dense2[84], dense2_gradient[84];
 static Batch outputs[CLASSES];
@@ -57,11 +66,11 @@ static Vector positive(Vector vector) { return vector > 0 ? vector : Vector{}; }
 
 // BLOCK output channels are computed together, so that an input is read once for all of them, and two vectors of each,
 // so that a weight is read once for both.
-template <int BLOCK, int IN, int OUT, int SIZE>
-static void convolve(const float* weight, const float* bias, Maps<IN, SIZE + KERNEL - 1>& input, Maps<OUT, SIZE>& output) {
+template <int BLOCK, int IN, int OUT, int SIDE>
+static void convolve(const float* weight, const float* bias, Maps<IN, SIDE + KERNEL - 1>& input, Maps<OUT, SIDE>& output) {
     for (int first = 0; first < OUT; first += BLOCK)
-    for (int y = 0; y < SIZE; y++)
-    for (int x = 0; x < SIZE; x++)
+    for (int y = 0; y < SIDE; y++)
+    for (int x = 0; x < SIDE; x++)
     for (int lane = 0; lane < BATCH; lane += 2 * LANES) {
         Vector totals[BLOCK][2];
         for (int c = 0; c < BLOCK; c++) totals[c][0] = totals[c][1] = Vector{} + bias[first + c];
@@ -82,14 +91,14 @@ static void convolve(const float* weight, const float* bias, Maps<IN, SIZE + KER
     }
 }
 
-template <int BLOCK, int IN, int OUT, int SIZE>
+template <int BLOCK, int IN, int OUT, int SIDE>
 static void convolution_gradient(
-    Maps<IN, SIZE + KERNEL - 1>& input, Maps<OUT, SIZE>& output_gradient, float* weight, float* bias
+    Maps<IN, SIDE + KERNEL - 1>& input, Maps<OUT, SIDE>& output_gradient, float* weight, float* bias
 ) {
     for (int channel = 0; channel < OUT; channel++) {
         Vector total = {};
-        for (int y = 0; y < SIZE; y++)
-        for (int x = 0; x < SIZE; x++)
+        for (int y = 0; y < SIDE; y++)
+        for (int x = 0; x < SIDE; x++)
         for (int lane = 0; lane < BATCH; lane += LANES) total += output_gradient.at[channel][y][x].at(lane);
         bias[channel] = sum(total);
     }
@@ -97,8 +106,8 @@ static void convolution_gradient(
     for (int channel = 0; channel < IN; channel++)
     for (int dy = 0; dy < KERNEL; dy++) {
         Vector totals[BLOCK][KERNEL] = {};
-        for (int y = 0; y < SIZE; y++)
-        for (int x = 0; x < SIZE; x++)
+        for (int y = 0; y < SIDE; y++)
+        for (int x = 0; x < SIDE; x++)
         for (int lane = 0; lane < BATCH; lane += LANES) {
             Vector values[KERNEL];
             for (int dx = 0; dx < KERNEL; dx++) values[dx] = input.at[channel][y + dy][x + dx].at(lane);
@@ -113,16 +122,16 @@ static void convolution_gradient(
     }
 }
 
-template <int IN, int OUT, int SIZE>
-static void input_gradient(const float* weight, Maps<OUT, SIZE>& output_gradient, Maps<IN, SIZE + KERNEL - 1>& gradient) {
-    for (int y = 0; y < SIZE + KERNEL - 1; y++)
-    for (int x = 0; x < SIZE + KERNEL - 1; x++)
+template <int IN, int OUT, int SIDE>
+static void input_gradient(const float* weight, Maps<OUT, SIDE>& output_gradient, Maps<IN, SIDE + KERNEL - 1>& gradient) {
+    for (int y = 0; y < SIDE + KERNEL - 1; y++)
+    for (int x = 0; x < SIDE + KERNEL - 1; x++)
     for (int lane = 0; lane < BATCH; lane += 2 * LANES) {
         Vector totals[IN][2] = {};
         for (int out = 0; out < OUT; out++)
         for (int dy = 0; dy < KERNEL; dy++)
         for (int dx = 0; dx < KERNEL; dx++) {
-            if (y < dy || x < dx || y - dy >= SIZE || x - dx >= SIZE) continue;
+            if (y < dy || x < dx || y - dy >= SIDE || x - dx >= SIDE) continue;
             Batch& values = output_gradient.at[out][y - dy][x - dx];
             for (int c = 0; c < IN; c++) {
                 float factor = weight[(out * IN + c) * TAPS + dy * KERNEL + dx];
@@ -138,10 +147,10 @@ static void input_gradient(const float* weight, Maps<OUT, SIZE>& output_gradient
 }
 
 // ReLU and the largest of 2x2.
-template <int CHANNELS, int SIZE> static void pool(Maps<CHANNELS, 2 * SIZE>& input, Maps<CHANNELS, SIZE>& output) {
-    for (int c = 0; c < CHANNELS; c++)
-    for (int y = 0; y < SIZE; y++)
-    for (int x = 0; x < SIZE; x++)
+template <int DEPTH, int SIDE> static void pool(Maps<DEPTH, 2 * SIDE>& input, Maps<DEPTH, SIDE>& output) {
+    for (int c = 0; c < DEPTH; c++)
+    for (int y = 0; y < SIDE; y++)
+    for (int x = 0; x < SIDE; x++)
     for (int lane = 0; lane < BATCH; lane += LANES) {
         Vector largest = {};
         for (int dy = 0; dy < 2; dy++)
@@ -154,12 +163,12 @@ template <int CHANNELS, int SIZE> static void pool(Maps<CHANNELS, 2 * SIZE>& inp
 }
 
 // The gradient goes to the first largest of 2x2; it is written over the input.
-template <int CHANNELS, int SIZE>
-static void unpool(Maps<CHANNELS, 2 * SIZE>& input, Maps<CHANNELS, SIZE>& output, Maps<CHANNELS, SIZE>& gradient) {
+template <int DEPTH, int SIDE>
+static void unpool(Maps<DEPTH, 2 * SIDE>& input, Maps<DEPTH, SIDE>& output, Maps<DEPTH, SIDE>& gradient) {
     const Vector zero = {};
-    for (int c = 0; c < CHANNELS; c++)
-    for (int y = 0; y < SIZE; y++)
-    for (int x = 0; x < SIZE; x++)
+    for (int c = 0; c < DEPTH; c++)
+    for (int y = 0; y < SIDE; y++)
+    for (int x = 0; x < SIDE; x++)
     for (int lane = 0; lane < BATCH; lane += LANES) {
         Vector largest = output.at[c][y][x].at(lane);
         Vector left = largest > 0 ? gradient.at[c][y][x].at(lane) : zero;
@@ -198,11 +207,17 @@ static void dense_gradient(
         Vector total = {};
         for (int lane = 0; lane < BATCH; lane += LANES) total += output_gradient[out].at(lane);
         bias_gradient[out] = sum(total);
-        for (int in = 0; in < IN; in++) {
-            Vector product = {};
-            for (int lane = 0; lane < BATCH; lane += LANES) product += output_gradient[out].at(lane) * input[in].at(lane);
-            weight_gradient[out * IN + in] = sum(product);
-        }
+    }
+    // The samples come first for the weights, so that a vector has the gradients of one output's weights.
+    constexpr int WIDTH = (IN + LANES - 1) / LANES;
+    static Vector rows[BATCH][WIDTH];
+    for (int in = 0; in < IN; in++)
+    for (int sample = 0; sample < BATCH; sample++) rows[sample][in / LANES][in % LANES] = input[in].values[sample];
+    for (int out = 0; out < OUT; out++) {
+        Vector totals[WIDTH] = {};
+        for (int sample = 0; sample < BATCH; sample++)
+        for (int part = 0; part < WIDTH; part++) totals[part] += output_gradient[out].values[sample] * rows[sample][part];
+        std::memcpy(weight_gradient + out * IN, totals, IN * sizeof(float));
     }
     for (int in = 0; in < IN; in++) {
         Vector totals[BATCH / LANES] = {};
@@ -242,7 +257,7 @@ static void forward(const float* weights) {
     pool(conv1, pool1);
     convolve<8>(weights + CONV2, weights + CONV2_BIAS, pool1, conv2);
     pool(conv2, pool2);
-    dense<256, 120>(weights + DENSE1, weights + DENSE1_BIAS, flat2(), dense1);
+    dense<FLAT, 120>(weights + DENSE1, weights + DENSE1_BIAS, flat2(), dense1);
     relu(dense1, 120);
     dense<120, 84>(weights + DENSE2, weights + DENSE2_BIAS, dense1, dense2);
     relu(dense2, 84);
@@ -278,7 +293,7 @@ static void backward(const float* weights, float* gradient) {
     );
     relu_gradient(dense1, dense1_gradient, 120);
     Batch* flat_gradient = &pool2_gradient.at[0][0][0];
-    dense_gradient<256, 120>(
+    dense_gradient<FLAT, 120>(
         weights + DENSE1, flat2(), dense1_gradient, gradient + DENSE1, gradient + DENSE1_BIAS, flat_gradient
     );
     unpool(conv2, pool2, pool2_gradient);
@@ -289,6 +304,24 @@ static void backward(const float* weights, float* gradient) {
 }
 
 extern "C" {
+
+// The outputs for `number` images, in `result` by sample and class.
+void outputs_of(const float* weights, const float* images, int number, float* result) {
+    long samples[BATCH];
+    for (int sample = 0; sample < BATCH; sample++) samples[sample] = sample;
+    gather(images, samples, number);
+    forward(weights);
+    for (int sample = 0; sample < number; sample++)
+    for (int k = 0; k < CLASSES; k++) result[sample * CLASSES + k] = outputs[k].values[sample];
+}
+
+// The gradient of the weights after `outputs_of`, given that of the outputs.
+void gradient_of(const float* weights, const float* output_gradient, int number, float* gradient) {
+    for (int sample = 0; sample < BATCH; sample++)
+    for (int k = 0; k < CLASSES; k++)
+        outputs[k].values[sample] = sample < number ? output_gradient[sample * CLASSES + k] : 0;
+    backward(weights, gradient);
+}
 
 // The gradient of the mean loss of `number` samples.
 void loss_gradient(

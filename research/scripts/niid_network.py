@@ -1,0 +1,94 @@
+"""The small CNN of niid_bench with forward and backward in C++, for tables that take torch days.
+
+    export PYTHONPATH=research/scripts FL_LIGHTNING_EXECUTOR=sequential
+    fl-lightning run research/tables/published_classes.yaml --output runs/published_classes
+
+The library trains it as any other module: the clients, the optimizer's steps and what each method adds to the gradient
+are its own. It needs g++.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from fl_lightning.models import ConvNetClassifier
+
+BATCH = 64
+
+
+class CompiledConvNet(ConvNetClassifier):
+    """`ConvNetClassifier` of two convolutions of 6 and 16 channels and dense layers of 120 and 84, for ten classes.
+
+    Training batches of up to 64 images go through C++, which gives the outputs and the gradient of torch to rounding.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits of shape (batch, 10) for images (batch, 1, 28, 28) or (batch, 3, 32, 32)."""
+        if not torch.is_grad_enabled() or len(x) > BATCH:
+            return super().forward(x)
+        logits: Tensor = _Network.apply(x.contiguous(), *self.parameters())
+        return logits
+
+
+class _Network(torch.autograd.Function):
+    """The activations of a forward pass lie in C++ until the next one: backward makes them anew if they are gone."""
+
+    calls = itertools.count()
+    held = -1
+
+    @staticmethod
+    def forward(context: Any, images: Tensor, *weights: Tensor) -> Tensor:
+        """Return the logits."""
+        context.images = images
+        context.shapes = [weight.shape for weight in weights]
+        context.weights = torch.cat([weight.reshape(-1) for weight in weights])
+        return _Network.logits(context)
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return no gradient for the images, and those of the weights."""
+        if context.call != _Network.held:
+            _Network.logits(context)
+        result = torch.empty_like(context.weights)
+        compiled(*context.images.shape[1:3]).gradient_of(
+            context.weights.data_ptr(), gradient.contiguous().data_ptr(), len(gradient), result.data_ptr()
+        )
+        parts = result.split([shape.numel() for shape in context.shapes])
+        return None, *(part.view(shape) for part, shape in zip(parts, context.shapes, strict=True))
+
+    @staticmethod
+    def logits(context: Any) -> Tensor:
+        """Return the logits, and note that the activations are those of this pass."""
+        context.call = _Network.held = next(_Network.calls)
+        result = torch.empty(len(context.images), 10)
+        compiled(*context.images.shape[1:3]).outputs_of(
+            context.weights.data_ptr(), context.images.data_ptr(), len(result), result.data_ptr()
+        )
+        return result
+
+
+@cache
+def compiled(channels: int, size: int) -> ctypes.CDLL:
+    """Return the functions of `niid_steps.cpp` for images of some channels and of some height and width."""
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder) / "niid_steps.so"
+        source = Path(__file__).with_name("niid_steps.cpp")
+        flags = ["-O3", "-march=native", "-fno-math-errno", "-shared", "-fPIC"]
+        images = [f"-DCHANNELS={channels}", f"-DSIZE={size}"]
+        subprocess.run(["g++", *flags, *images, str(source), "-o", str(result)], check=True)
+        library = ctypes.CDLL(str(result))
+    for function in (library.outputs_of, library.gradient_of):
+        function.restype = None
+        function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+    return library
