@@ -23,7 +23,7 @@ from fl_lightning.report.published import Pair, Score, published_score
 HERE = Path(__file__).parent
 TABLES = HERE.parent / "fl_lightning" / "recipes" / "tables"
 PAGES = [*sorted(HERE.glob("*.md")), HERE.parent / "docs" / "results.md"]
-BLOCK = re.compile(r"(<!-- table\n(.*?)\n-->\n\n)(?:\|[^\n]*\n)*", re.DOTALL)
+BLOCK = re.compile(r"(<!-- table\n(.*?)\n-->\n\n)(?:\|[^\n]*\n)*\n*", re.DOTALL)
 
 
 def read(*names: str) -> pd.DataFrame:
@@ -74,7 +74,8 @@ def compared(scores: pd.DataFrame, mean: str = "") -> pd.DataFrame:
 def published_runs() -> pd.DataFrame:
     """Return the fits of tables of other groups: a row for each, with its last score and its best one on test.
 
-    The curves of fits from before ``published.csv`` are in files of their own.
+    The curves of fits from before ``published.csv`` are in files of their own. Of a fit whose steps were taken in
+    both ways, the row is that of torch.
     """
     rows = []
     for name, data in (("published_mnist", "MNIST-dir.5"), ("published_cifar10", "CIFAR10-dir.5")):
@@ -91,7 +92,8 @@ def published_runs() -> pd.DataFrame:
                     "best_on_test": curve.max(),
                 }
             )
-    return pd.concat([pd.DataFrame(rows), read("published")], ignore_index=True)
+    together = pd.concat([pd.DataFrame(rows), read("published").sort_values("steps")], ignore_index=True)
+    return together.drop_duplicates(["table", "data", "method", "seed"], keep="last", ignore_index=True)
 
 
 def published_pairs() -> list[tuple[Pair, str]]:
@@ -194,7 +196,7 @@ def filled(page: Path) -> str:
 
     def fill(block: re.Match[str]) -> str:
         exec(block[2], names)
-        return block[1] + markdown(names["table"])
+        return f"{block[1]}{markdown(names['table'])}\n"
 
     return BLOCK.sub(fill, page.read_text(encoding="utf-8"))
 

@@ -4,7 +4,9 @@
     fl-lightning run research/tables/published_classes.yaml --output runs/published_classes
 
 The library trains it as any other module: the clients, the optimizer's steps and what each method adds to the gradient
-are its own. It needs g++.
+are its own. It needs g++. How far it is from torch, and how long a gradient takes:
+
+    python research/scripts/niid_network.py
 """
 
 from __future__ import annotations
@@ -13,17 +15,20 @@ import ctypes
 import itertools
 import subprocess
 import tempfile
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fl_lightning.models import ConvNetClassifier
 
 BATCH = 64
+RESULTS = Path(__file__).parents[1] / "results" / "niid_network.csv"
 
 
 class CompiledConvNet(ConvNetClassifier):
@@ -92,3 +97,54 @@ def compiled(channels: int, size: int) -> ctypes.CDLL:
         function.restype = None
         function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
     return library
+
+
+def gradient(model: nn.Module, images: Tensor, classes: Tensor) -> tuple[Tensor, ...]:
+    """Return the gradient of the mean cross-entropy by each weight."""
+    loss = nn.functional.cross_entropy(model(images), classes)
+    return torch.autograd.grad(loss, list(model.parameters()))
+
+
+def milliseconds(model: nn.Module, images: Tensor, classes: Tensor) -> float:
+    """Return how long a gradient takes: the lower quartile of 100."""
+    times = []
+    for _ in range(100):
+        start = time.perf_counter()
+        gradient(model, images, classes)
+        times.append(1000 * (time.perf_counter() - start))
+    return sorted(times)[25]
+
+
+def main() -> None:
+    """Compare both networks, with one thread."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    rows = []
+    for channels, size in ((1, 28), (3, 32)):
+        network: dict[str, Any] = {
+            "in_channels": channels,
+            "image_size": size,
+            "channels": [6, 16],
+            "hidden": [120, 84],
+        }
+        model, fast = ConvNetClassifier(**network), CompiledConvNet(**network)
+        fast.load_state_dict(model.state_dict())
+        for batch in (BATCH, 13):
+            images, classes = torch.rand(batch, channels, size, size), torch.randint(10, (batch,))
+            pairs = zip(gradient(model, images, classes), gradient(fast, images, classes), strict=True)
+            rows.append(
+                {
+                    "images": f"{channels}x{size}x{size}",
+                    "batch": batch,
+                    "largest_difference": f"{max(float((a - b).abs().max() / a.abs().max()) for a, b in pairs):.1e}",
+                    "torch_ms": round(milliseconds(model, images, classes), 2),
+                    "cpp_ms": round(milliseconds(fast, images, classes), 2),
+                }
+            )
+    table = pd.DataFrame(rows)
+    table.to_csv(RESULTS, index=False)
+    print(table.to_string(index=False))
+
+
+if __name__ == "__main__":
+    main()

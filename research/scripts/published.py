@@ -1,10 +1,10 @@
-"""Adds the fits of tables of other groups to the results, and draws their agreement.
+"""Adds the fits of tables of other groups, and their curves, to the results, and draws their agreement.
 
     fl-lightning run published_flute --output runs/published_flute
     python research/scripts/published.py runs/published_flute
     python research/tables.py
 
-A fit that is there already is replaced.
+A fit that is there already is replaced. `steps` is `c++` for fits of the network of `niid_network.py`.
 """
 
 from __future__ import annotations
@@ -22,23 +22,34 @@ from fl_lightning.report.results import read_results
 
 RESEARCH = Path(__file__).parents[1]
 RESULTS = RESEARCH / "results" / "published.csv"
+CURVES = RESEARCH / "results" / "published_curves.csv"
 PICTURE = RESEARCH / "images" / "published.png"
-KEYS = ["table", "data", "method", "seed"]
+KEYS = ["table", "data", "method", "seed", "steps"]
 
 
-def fits(folder: Path) -> pd.DataFrame:
-    """Return the finished fits of a folder: a row for each, with its last score and its best one on the test set."""
+def fits(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the finished fits of a folder, and their scores after each round.
+
+    The fits have a row each, with the last score and the best one on the test set.
+    """
     results = read_results(folder)
     rows = []
+    curves = []
     for run in results.scored.to_dict("records"):
         settings = results.table["data"][run["data"]]
         curve = pd.read_csv(folder / "cells" / run["cell"] / "curve.csv")[settings["monitor"]].dropna()
+        steps = "c++" if settings["model"]["class_path"].startswith("niid_network.") else "torch"
+        key = {
+            "table": results.table["name"],
+            "data": run["data"],
+            "method": run["method"],
+            "seed": run["seed"],
+            "steps": steps,
+        }
+        curves += [{**key, "round": number, "score": round(score, 4)} for number, score in enumerate(curve, 1)]
         rows.append(
             {
-                "table": results.table["name"],
-                "data": run["data"],
-                "method": run["method"],
-                "seed": run["seed"],
+                **key,
                 "rounds": int(run["rounds"]),
                 "last": curve.iloc[-1],
                 "best_on_test": curve.max(),
@@ -46,7 +57,14 @@ def fits(folder: Path) -> pd.DataFrame:
                 "code": run["code"],
             }
         )
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows), pd.DataFrame(curves)
+
+
+def add(path: Path, found: list[pd.DataFrame], keys: list[str]) -> None:
+    """Add rows to a file, in place of those with the same keys."""
+    known = [pd.read_csv(path)] if path.exists() else []
+    together = pd.concat([*known, *found])
+    together.drop_duplicates(keys, keep="last").sort_values(keys).to_csv(path, index=False)
 
 
 def draw() -> Figure:
@@ -85,9 +103,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("folders", nargs="*", type=Path, help="folders of finished tables")
     folders = parser.parse_args().folders
-    known = [pd.read_csv(RESULTS)] if RESULTS.exists() else []
-    together = pd.concat([*known, *map(fits, folders)])
-    together.drop_duplicates(KEYS, keep="last").sort_values(KEYS).to_csv(RESULTS, index=False)
+    found = [fits(folder) for folder in folders]
+    add(RESULTS, [rows for rows, _ in found], KEYS)
+    add(CURVES, [curves for _, curves in found], [*KEYS, "round"])
     with style():
         figure = draw()
         figure.savefig(PICTURE, dpi=130, bbox_inches="tight", metadata={"Software": None})
