@@ -7,6 +7,8 @@ Fashion-MNIST, ten clients of two classes, ten local epochs in batches of 64, SG
 and weight decay 1e-5, a CNN of 44,426 weights. The methods:
 
 * ``fedavg``: no correction.
+* ``fednova``: no correction; each update is divided by the reach of its steps, and their mean multiplied by that of the
+  reaches, as in their ``strategy.py`` and here.
 * ``flower``: SGD's step, then learning rate times (c - c_i) is taken off; c_i is renewed by the update over learning
   rate and steps (commit 09d72eb, before the README's numbers, and since then).
 * ``flower, by samples``: the same, but over learning rate and samples times epochs (commit 8c0e0997, never merged).
@@ -72,7 +74,7 @@ FIT = [
     "clip",
     "seed",
 ]
-METHODS = ["fedavg", "flower", "flower, by samples", "here", "library"]
+METHODS = ["fedavg", "fednova", "flower", "flower, by samples", "here", "library"]
 
 
 def flower_partition(classes: np.ndarray, per_client: int, seed: int, is_later: bool) -> list[np.ndarray]:
@@ -231,7 +233,7 @@ def loop(
     order = torch.Generator().manual_seed(seed)
     clients = partition(options, classes.numpy(), seed)
     train = compiled_train() if options.steps == "c++" else train_by_torch
-    is_scaffold = method != "fedavg"
+    is_scaffold = method not in ("fedavg", "fednova")
     model = net.weights.clone()
     server = torch.zeros_like(model)
     own = torch.zeros(CLIENTS, len(model))
@@ -246,6 +248,8 @@ def loop(
             model = first.clone()
             server = first.clone()
         mean = torch.zeros_like(model)
+        direction = torch.zeros_like(model)
+        mean_reach = 0.0
         change = torch.zeros_like(model)
         details = []
         absent = options.missing if index == 0 else 0
@@ -264,6 +268,8 @@ def loop(
             steps = EPOCHS * math.ceil(len(samples) / BATCH)
             share = len(samples) / samples_of_round
             mean += share * net.weights
+            direction += share * (model - net.weights) / reach(steps)
+            mean_reach += share * reach(steps)
             details.append(
                 {
                     "client": client,
@@ -279,7 +285,7 @@ def loop(
                 renewed = own[client] - server + (model - net.weights) / (options.lr * by)
                 change += share * (renewed - own[client])
                 own[client] = renewed
-        model = mean
+        model = model - mean_reach * direction if method == "fednova" else mean
         server = server + change * (CLIENTS - absent) / CLIENTS
         net.weights.copy_(model)
         if index < 0:
