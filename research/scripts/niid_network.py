@@ -34,12 +34,25 @@ RESULTS = Path(__file__).parents[1] / "results" / "niid_network.csv"
 class CompiledConvNet(ConvNetClassifier):
     """`ConvNetClassifier` of two convolutions of 6 and 16 channels and dense layers of 120 and 84, for ten classes.
 
-    Training batches of up to 64 images go through C++, which gives the outputs and the gradient of torch to rounding.
+    Training batches of up to 64 images of float32 go through C++, which gives the outputs and the gradient of torch to
+    rounding. Other batches go through torch.
+
+    Raises:
+        ValueError: If the layers are others.
     """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        channels, size = self.hparams["in_channels"], self.hparams["image_size"]
+        self.image = (channels, size, size)
+        with torch.device("meta"):
+            known = ConvNetClassifier(in_channels=channels, image_size=size, channels=[6, 16], hidden=[120, 84])
+        if str(self.layers) != str(known.layers):
+            raise ValueError(f"The compiled network has the layers {known.layers}, got {self.layers}.")
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits of shape (batch, 10) for images (batch, 1, 28, 28) or (batch, 3, 32, 32)."""
-        if not torch.is_grad_enabled() or len(x) > BATCH:
+        if not torch.is_grad_enabled() or len(x) > BATCH or x.shape[1:] != self.image or x.dtype != torch.float32:
             return super().forward(x)
         logits: Tensor = _Network.apply(x.contiguous(), *self.parameters())
         return logits
