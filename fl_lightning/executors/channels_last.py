@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeGuard
 
 import torch
 from torch import nn
@@ -30,23 +31,32 @@ def channels_last(module: nn.Module) -> Iterator[bool]:
     Yields:
         Whether there is a weight whose layout changed.
     """
-    weights: list[nn.Parameter] = []
-    for part in module.modules():
-        # There is none where it is computed, as by weight_norm.
-        kernel = part._parameters.get("weight") if isinstance(part, _CONVOLUTIONS) else None
-        # A view of other memory would no longer be one, nor have its own strides afterwards.
-        if kernel is None or not kernel.is_contiguous():
-            continue
-        # Of a kernel with one input channel, PyTorch counts either layout as the other: the strides tell them apart.
-        if kernel.stride() != torch.empty_like(kernel, memory_format=torch.channels_last).stride():
-            weights.append(kernel)
+    weights = [part.weight for part in module.modules() if _has_other_layout(part)]
+    given = [weight.data for weight in weights]
     try:
         for weight in weights:
             weight.data = weight.data.clone(memory_format=torch.channels_last)
         yield bool(weights)
     finally:
-        for weight in weights:
-            weight.data = weight.data.clone(memory_format=torch.contiguous_format)
+        for weight, tensor in zip(weights, given, strict=True):
+            weight.data = tensor.copy_(weight.data)
+
+
+def _has_other_layout(part: nn.Module) -> TypeGuard[nn.Conv2d | nn.ConvTranspose2d]:
+    """Whether a module is a convolution with a kernel that is not in ``torch.channels_last``, and should be."""
+    if not isinstance(part, _CONVOLUTIONS):
+        return False
+    # There is none where it is computed, as by weight_norm.
+    kernel = part._parameters.get("weight")
+    # Others are views of some memory, which they would leave.
+    if kernel is None or not kernel.is_contiguous() or kernel.untyped_storage().nbytes() > kernel.nbytes:
+        return False
+    if not kernel.is_contiguous(memory_format=torch.channels_last):
+        return True
+    # One channel has either layout for PyTorch, but its strides decide on that of the output. It helps the pooling of
+    # float32 alone; kernels of one pixel, or for each channel alone, are slower that way.
+    is_for_one_channel = part.in_channels == 1 and kernel.stride(1) > 1 and kernel.shape[2:].numel() > 1
+    return is_for_one_channel and kernel.dtype == torch.float32
 
 
 def works_with_channels_last(training: LocalTraining, task: Task) -> bool:
