@@ -1,10 +1,12 @@
 """The small CNN of niid_bench with forward and backward in C++, for tables that take torch days.
 
     export PYTHONPATH=research/scripts FL_LIGHTNING_EXECUTOR=sequential
-    fl-lightning run research/tables/published_classes.yaml --output runs/published_classes
+    fl-lightning run research/compiled/published_classes.yaml --output runs/published_classes
 
 The library trains it as any other module: the clients, the optimizer's steps and what each method adds to the gradient
-are its own. It needs g++. How far it is from torch, and how long a gradient takes:
+are its own. Clients train one after the other, because the C++ has one set of activations. It needs g++.
+
+How far it is from torch, and how long a gradient takes:
 
     python research/scripts/niid_network.py
 """
@@ -52,14 +54,17 @@ class CompiledConvNet(ConvNetClassifier):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits of shape (batch, 10) for images (batch, 1, 28, 28) or (batch, 3, 32, 32)."""
-        if not torch.is_grad_enabled() or len(x) > BATCH or x.shape[1:] != self.image or x.dtype != torch.float32:
+        weights = list(self.parameters())
+        is_known = 0 < len(x) <= BATCH and x.shape[1:] == self.image and not x.requires_grad
+        is_single = all(tensor.dtype == torch.float32 for tensor in (x, *weights))
+        if not (torch.is_grad_enabled() and is_known and is_single):
             return super().forward(x)
-        logits: Tensor = _Network.apply(x.contiguous(), *self.parameters())
+        logits: Tensor = _Network.apply(x.contiguous(), *weights)
         return logits
 
 
 class _Network(torch.autograd.Function):
-    """The activations of a forward pass lie in C++ until the next one: backward makes them anew if they are gone."""
+    """The activations of a forward pass lie in C++ until the next pass: backward makes them anew if they are gone."""
 
     calls = itertools.count()
     held = -1
@@ -67,32 +72,32 @@ class _Network(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, images: Tensor, *weights: Tensor) -> Tensor:
         """Return the logits."""
-        context.images = images
+        flat = torch.cat([weight.reshape(-1) for weight in weights])
         context.shapes = [weight.shape for weight in weights]
-        context.weights = torch.cat([weight.reshape(-1) for weight in weights])
-        return _Network.logits(context)
+        context.save_for_backward(images, flat)
+        context.call = _Network.held = next(_Network.calls)
+        return _Network.logits(images, flat)
 
     @staticmethod
     @once_differentiable
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return no gradient for the images, and those of the weights."""
+        images, flat = context.saved_tensors
         if context.call != _Network.held:
-            _Network.logits(context)
-        result = torch.empty_like(context.weights)
-        compiled(*context.images.shape[1:3]).gradient_of(
-            context.weights.data_ptr(), gradient.contiguous().data_ptr(), len(gradient), result.data_ptr()
-        )
+            _Network.logits(images, flat)
+        # It is written over the activations.
+        _Network.held = -1
+        gradient = gradient.contiguous()
+        result = torch.empty_like(flat)
+        compiled(*images.shape[1:3]).gradient_of(flat.data_ptr(), gradient.data_ptr(), len(gradient), result.data_ptr())
         parts = result.split([shape.numel() for shape in context.shapes])
         return None, *(part.view(shape) for part, shape in zip(parts, context.shapes, strict=True))
 
     @staticmethod
-    def logits(context: Any) -> Tensor:
-        """Return the logits, and note that the activations are those of this pass."""
-        context.call = _Network.held = next(_Network.calls)
-        result = torch.empty(len(context.images), 10)
-        compiled(*context.images.shape[1:3]).outputs_of(
-            context.weights.data_ptr(), context.images.data_ptr(), len(result), result.data_ptr()
-        )
+    def logits(images: Tensor, flat: Tensor) -> Tensor:
+        """Return the logits; the activations lie in C++."""
+        result = torch.empty(len(images), 10)
+        compiled(*images.shape[1:3]).outputs_of(flat.data_ptr(), images.data_ptr(), len(result), result.data_ptr())
         return result
 
 

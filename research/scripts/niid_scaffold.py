@@ -26,7 +26,7 @@ round that is the same as zero; if one does not, it is not. ``--found 1`` lets a
 earlier run, from another start, has left control variates after one round: Flower's clients take what they find there,
 while its server begins anew.
 
-``--steps c++`` is four times as fast as torch, and gives the same to rounding; it needs g++. Each row of the file that
+``--steps c++`` gives the same as torch to rounding, in less time; it needs g++. Each row of the file that
 ``--output`` names is a round, each row of that of ``--clients`` is a client in a round of a loop.
 """
 

@@ -1,19 +1,14 @@
-// The small CNN of niid_bench on one thread, three to five times as fast as torch: the local training of
-// niid_scaffold.py, and forward and backward of niid_network.py.
+// The small CNN of niid_bench on one thread: the local training of niid_scaffold.py, and forward and backward pass of
+// niid_network.py, which compiles it with -DCHANNELS=1 -DSIZE=28, or with 3 and 32 for CIFAR-10.
 //
-// Both compile it; -DCHANNELS=3 -DSIZE=32 makes it that of CIFAR-10. The batch is the last axis of every array, so that each operation works on whole
-// vectors of samples. A short last batch is filled up with its first sample, whose gradient is set to zero. The weights
-// lie in one vector, in the order of torch's parameters.
+// The batch is the last axis of every array, so that each operation works on whole vectors of samples. A short last
+// batch is filled up with its first sample, whose gradient is set to zero. The weights lie in one vector, in the order
+// of torch's parameters.
 
 #include <cmath>
 #include <cstring>
 
 typedef float Vector __attribute__((vector_size(64), aligned(64), may_alias));
-
-#ifndef CHANNELS
-#define CHANNELS 1
-#define SIZE 28
-#endif
 
 constexpr int BATCH = 64;
 constexpr int LANES = 16;
@@ -62,7 +57,8 @@ static float sum(Vector vector) {
     return total;
 }
 
-static Vector positive(Vector vector) { return vector > 0 ? vector : Vector{}; }
+// NaN stays, here and below.
+static Vector positive(Vector vector) { return vector < 0 ? Vector{} : vector; }
 
 // BLOCK output channels are computed together, so that an input is read once for all of them, and two vectors of each,
 // so that a weight is read once for both.
@@ -156,7 +152,7 @@ template <int DEPTH, int SIDE> static void pool(Maps<DEPTH, 2 * SIDE>& input, Ma
         for (int dy = 0; dy < 2; dy++)
         for (int dx = 0; dx < 2; dx++) {
             Vector value = input.at[c][2 * y + dy][2 * x + dx].at(lane);
-            largest = value > largest ? value : largest;
+            largest = (value > largest) | (value != value) ? value : largest;
         }
         output.at[c][y][x].at(lane) = largest;
     }
@@ -171,7 +167,7 @@ static void unpool(Maps<DEPTH, 2 * SIDE>& input, Maps<DEPTH, SIDE>& output, Maps
     for (int x = 0; x < SIDE; x++)
     for (int lane = 0; lane < BATCH; lane += LANES) {
         Vector largest = output.at[c][y][x].at(lane);
-        Vector left = largest > 0 ? gradient.at[c][y][x].at(lane) : zero;
+        Vector left = largest <= 0 ? zero : gradient.at[c][y][x].at(lane);
         for (int dy = 0; dy < 2; dy++)
         for (int dx = 0; dx < 2; dx++) {
             Vector& value = input.at[c][2 * y + dy][2 * x + dx].at(lane);
@@ -238,7 +234,7 @@ static void relu_gradient(Batch* batches, Batch* gradients, int number) {
     for (int index = 0; index < number; index++)
     for (int lane = 0; lane < BATCH; lane += LANES) {
         Vector& gradient = gradients[index].at(lane);
-        gradient = batches[index].at(lane) > 0 ? gradient : Vector{};
+        gradient = batches[index].at(lane) <= 0 ? Vector{} : gradient;
     }
 }
 

@@ -4,7 +4,7 @@
     python research/scripts/published.py runs/published_flute
     python research/tables.py
 
-A fit that is there already is replaced. `steps` is `c++` for fits of the network of `niid_network.py`.
+A fit that is there already is replaced. `gradient` is `c++` for fits of the network of `niid_network.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RESEARCH = Path(__file__).parents[1]
 RESULTS = RESEARCH / "results" / "published.csv"
 CURVES = RESEARCH / "results" / "published_curves.csv"
 PICTURE = RESEARCH / "images" / "published.png"
-KEYS = ["table", "data", "method", "seed", "steps"]
+KEYS = ["table", "data", "method", "seed", "gradient"]
 
 
 def fits(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -37,16 +37,18 @@ def fits(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     curves = []
     for run in results.scored.to_dict("records"):
         settings = results.table["data"][run["data"]]
-        curve = pd.read_csv(folder / "cells" / run["cell"] / "curve.csv")[settings["monitor"]].dropna()
-        steps = "c++" if settings["model"]["class_path"].startswith("niid_network.") else "torch"
+        curve = (
+            pd.read_csv(folder / "cells" / run["cell"] / "curve.csv").set_index("round")[settings["monitor"]].dropna()
+        )
+        is_compiled = settings["model"]["class_path"].startswith("niid_network.")
         key = {
             "table": results.table["name"],
             "data": run["data"],
             "method": run["method"],
             "seed": run["seed"],
-            "steps": steps,
+            "gradient": "c++" if is_compiled else "torch",
         }
-        curves += [{**key, "round": number, "score": round(score, 4)} for number, score in enumerate(curve, 1)]
+        curves += [{**key, "round": number, "score": round(score, 4)} for number, score in curve.items()]
         rows.append(
             {
                 **key,
@@ -60,11 +62,14 @@ def fits(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     return pd.DataFrame(rows), pd.DataFrame(curves)
 
 
-def add(path: Path, found: list[pd.DataFrame], keys: list[str]) -> None:
-    """Add rows to a file, in place of those with the same keys."""
-    known = [pd.read_csv(path)] if path.exists() else []
-    together = pd.concat([*known, *found])
-    together.drop_duplicates(keys, keep="last").sort_values(keys).to_csv(path, index=False)
+def add(path: Path, found: list[pd.DataFrame], order: list[str]) -> None:
+    """Add rows of fits to a file, in place of all rows of the same fits."""
+    new = pd.concat(found)
+    if path.exists():
+        known = pd.read_csv(path)
+        is_new = known.set_index(KEYS).index.isin(new.set_index(KEYS).index)
+        new = pd.concat([known[~is_new], new])
+    new.sort_values(order).to_csv(path, index=False)
 
 
 def draw() -> Figure:
@@ -104,8 +109,9 @@ def main() -> None:
     parser.add_argument("folders", nargs="*", type=Path, help="folders of finished tables")
     folders = parser.parse_args().folders
     found = [fits(folder) for folder in folders]
-    add(RESULTS, [rows for rows, _ in found], KEYS)
-    add(CURVES, [curves for _, curves in found], [*KEYS, "round"])
+    if found:
+        add(RESULTS, [rows for rows, _ in found], KEYS)
+        add(CURVES, [curves for _, curves in found], [*KEYS, "round"])
     with style():
         figure = draw()
         figure.savefig(PICTURE, dpi=130, bbox_inches="tight", metadata={"Software": None})
