@@ -55,8 +55,7 @@ def _has_other_layout(part: nn.Module) -> TypeGuard[nn.Conv2d | nn.ConvTranspose
         return True
     # One channel has either layout for PyTorch, but its strides decide on that of the output. It helps the pooling of
     # float32 alone; kernels of one pixel, or for each channel alone, are slower that way.
-    is_for_one_channel = part.in_channels == 1 and kernel.stride(1) > 1 and kernel.shape[2:].numel() > 1
-    return is_for_one_channel and kernel.dtype == torch.float32
+    return part.in_channels == 1 and kernel.stride(1) > 1 and kernel.dtype == torch.float32
 
 
 def works_with_channels_last(training: LocalTraining, task: Task) -> bool:

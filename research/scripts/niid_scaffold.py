@@ -268,8 +268,9 @@ def loop(
             steps = EPOCHS * math.ceil(len(samples) / BATCH)
             share = len(samples) / samples_of_round
             mean += share * net.weights
-            direction += share * (model - net.weights) / reach(steps)
-            mean_reach += share * reach(steps)
+            own_reach = reach(steps)
+            direction += share * (model - net.weights) / own_reach
+            mean_reach += share * own_reach
             details.append(
                 {
                     "client": client,
@@ -281,7 +282,7 @@ def loop(
                 }
             )
             if is_scaffold:
-                by = {"flower": steps, "flower, by samples": EPOCHS * len(samples), "here": reach(steps)}[method]
+                by = {"flower": steps, "flower, by samples": EPOCHS * len(samples), "here": own_reach}[method]
                 renewed = own[client] - server + (model - net.weights) / (options.lr * by)
                 change += share * (renewed - own[client])
                 own[client] = renewed

@@ -37,9 +37,8 @@ def fits(folder: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     curves = []
     for run in results.scored.to_dict("records"):
         settings = results.table["data"][run["data"]]
-        curve = (
-            pd.read_csv(folder / "cells" / run["cell"] / "curve.csv").set_index("round")[settings["monitor"]].dropna()
-        )
+        metrics = pd.read_csv(folder / "cells" / run["cell"] / "curve.csv", index_col="round")
+        curve = metrics[settings["monitor"]].dropna()
         is_compiled = settings["model"]["class_path"].startswith("niid_network.")
         key = {
             "table": results.table["name"],

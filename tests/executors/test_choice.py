@@ -36,9 +36,8 @@ def fit(callback: FedAvg, layers: nn.Module, epochs: int = 2, ckpt_path: Any = N
 class Convolutions(nn.Module):
     def __init__(self, end: nn.Module | None, channels: int, *between: nn.Module) -> None:
         super().__init__()
-        images = nn.Unflatten(1, (channels, 12 // channels, 6))
-        self.layers = nn.Sequential(images, nn.Conv2d(channels, 4, 3), nn.MaxPool2d(2), *between)
-        self.layers.extend([end or nn.Flatten(), nn.Linear(8 * (6 // channels - 1), 3)])
+        self.layers = nn.Sequential(nn.Unflatten(1, (channels, 12 // channels, 6)), nn.Conv2d(channels, 4, 3))
+        self.layers.extend([nn.MaxPool2d(2), *between, end or nn.Flatten(), nn.Linear(8 * (6 // channels - 1), 3)])
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x.to(self.layers[1].weight.dtype))
@@ -280,7 +279,8 @@ def fit_images(
     """Train a convolutional network; return the trainer, and whether what it pooled was contiguous."""
     torch.manual_seed(0)
     module = Convolutions(end, channels, *between)
-    strides, contiguous = [parameter.stride() for parameter in module.parameters()], set[bool]()
+    strides = [parameter.stride() for parameter in module.parameters()]
+    contiguous: set[bool] = set()
     if executor != "auto":  # it leaves modules alone that change something
         module.layers[2].register_forward_hook(lambda module, args, out: contiguous.add(out.is_contiguous()))
     fitter = quiet_trainer(max_epochs=2, callbacks=[FedAvg(3, seed=1, executor=executor), *callbacks])
