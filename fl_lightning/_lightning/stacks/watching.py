@@ -103,11 +103,17 @@ def watched_class(
     def through(name: str) -> property:
         return property(lambda self: read(self, name))
 
+    def read_unless_special(self: Any, name: str) -> Any:
+        # Python looks for a special method in the class alone; Dynamo of PyTorch 2.11 asks here, too.
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return read(self, name)
+
     attributes: dict[str, Any] = {}
     for name in dir(kind):
         if not name.startswith("__") and name not in leave:
             attributes[name] = through(name)
-    attributes["__getattr__"] = read
+    attributes["__getattr__"] = read_unless_special
     attributes.update(members)
     attributes[_MARK] = True
     return type(kind.__name__, (kind,), attributes)

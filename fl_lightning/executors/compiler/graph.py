@@ -215,8 +215,9 @@ class StackedGraph:
             raise
         finally:
             self._now = None
-            # So have other transforms.
-            _functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+            # So have other transforms. PyTorch 2.11 ends them, and then raises an error.
+            with suppress(RuntimeError):
+                _functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
 
     # ---- mapped ----
 
