@@ -14,7 +14,6 @@ import inspect
 import reprlib
 from collections.abc import Mapping, Sequence
 from inspect import Parameter, Signature
-from operator import attrgetter
 from typing import Any, ClassVar
 
 import numpy as np
@@ -75,7 +74,7 @@ def full_signature(cls: type) -> Signature:
         if not hands_on:
             break
         is_first = False
-    return Signature(sorted(found.values(), key=attrgetter("kind")))
+    return Signature(list(found.values()))
 
 
 def arguments(instance: object) -> dict[str, Any]:

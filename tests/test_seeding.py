@@ -21,6 +21,8 @@ def test_seeds_depend_on_every_argument_and_never_change() -> None:
     assert seeding.derive_seed(1, Stream.CLIENT, 2, 3) == 3800415822099797715
     seeds = {seeding.derive_seed(s, stream, r, k) for s in (0, 1) for stream in Stream for r in (0, 1) for k in (0, 1)}
     assert len(seeds) == 2 * len(Stream) * 2 * 2
+    largest = [seeding.derive_seed(seed, Stream.CLIENT) for seed in (2**32 - 1, 2**32)]
+    assert largest == [3383245898191158016, 1554199118406742183]
 
 
 def test_global_generators_are_seeded_alike() -> None:

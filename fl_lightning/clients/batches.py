@@ -152,13 +152,11 @@ class ClientBatches:
         accumulate = int(self._trainer.accumulate_grad_batches)
         if accumulate == 1:
             return [1] * batches
-        sizes: list[int] = []
-        for start in range(0, batches, one_pass):
-            steps, rest = divmod(min(one_pass, batches - start), accumulate)
-            sizes += [accumulate] * steps
-            if rest:
-                sizes.append(rest)
-        return sizes
+        steps, rest = divmod(one_pass, accumulate)
+        sizes = [accumulate] * steps
+        if rest:
+            sizes.append(rest)
+        return sizes * (batches // one_pass)
 
     def largest(self, tasks: Sequence[Task]) -> int:
         """Return the largest number of samples in a batch of some tasks."""
@@ -167,14 +165,9 @@ class ClientBatches:
     def num_samples(self, task: Task) -> int:
         """Return how many samples a task's local training goes through; a repeated sample counts each time."""
         begin = self._in_epoch(task)
-        number = self.number(task)
-        samples = self._samples_of(task, begin + number) - self._samples_of(task, begin)
-        # The first batches come again where the last step lacks some.
-        lacking = self.counted(task) * self._algorithm.batches_per_step(task) - number
-        for again in range(lacking):
-            place = begin + again % number
-            samples += self._samples_of(task, place + 1) - self._samples_of(task, place)
-        return samples
+        # Where the last step of whole epochs lacks batches, the first ones come again, as in another epoch.
+        number = self.counted(task) * self._algorithm.batches_per_step(task)
+        return self._samples_of(task, begin + number) - self._samples_of(task, begin)
 
     def _samples_of(self, task: Task, batches: int) -> int:
         """Return how many samples so many batches have, from an epoch's start."""

@@ -202,9 +202,17 @@ class StateVector:
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors of the module's state, parameters first."""
+        tensors: list[Tensor] = list(self.parameters)
         # Buffers are looked up each time, because a module may replace one by assignment.
-        buffers = [held[key] for held, key in self._buffers]
-        return [*self.parameters, *(buffer for buffer in buffers if buffer is not None)]
+        for place, (held, key) in enumerate(self._buffers):
+            buffer = held[key]
+            if buffer is None:
+                raise ValueError(
+                    f"`{self.layout.buffers[place]}` of {type(self.module).__name__} is None, and was a tensor when "
+                    "the fit began, so models cannot be averaged. Let it stay a tensor."
+                )
+            tensors.append(buffer)
+        return tensors
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """Return the tensors of a state by name, in the module's types; not to be written to."""

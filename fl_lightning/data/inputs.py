@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -178,7 +179,7 @@ def fit_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
     axes = [axis for axis in range(x.dim()) if axis != 1]
     numbers_of_sample = max(1, x[0].numel())
     chunks: Sequence[Tensor] = x.split(max(1, _CHUNK // numbers_of_sample))
-    count = x.numel() // x.shape[1]
+    count = len(x) * math.prod(x.shape[2:])
     sums = [chunk.double().sum(axes) for chunk in chunks]
     mean = torch.stack(sums).sum(0) / count
     squares = []

@@ -168,8 +168,6 @@ def _transformed(dataset: Any, values: Any) -> Any:
 
 def _has_values(candidate: Any) -> bool:
     """Return whether an attribute holds values in a row: a list, an array, a tensor or a column of a table."""
-    if isinstance(candidate, type):
-        return False
     return is_sequence(candidate) or hasattr(candidate, "__array__")
 
 

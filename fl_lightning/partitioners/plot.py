@@ -223,7 +223,7 @@ def label_clients(axes: Axes, places: Sequence[int], names: Sequence[str]) -> No
         names: The name of each client.
     """
     width = 72 * axes.get_position().width * axes.figure.bbox.width / axes.figure.dpi
-    step = max(1, math.ceil(len(names) * _ROOM_OF_NAME / width))
+    step = math.ceil(len(names) * _ROOM_OF_NAME / width)
     axes.set_xticks(places[::step], names[::step])
     letters = sum(len(name) for name in names)
     if letters > 30:

@@ -106,6 +106,13 @@ def test_adapters_begin_as_those_of_the_paper() -> None:
     assert not layer.lora_B.any()
 
 
+def test_layers_of_several_names_get_adapters() -> None:
+    layers: Any = add_lora(nn.Sequential(*(nn.Linear(2, 2) for _ in range(3))), ["0", "2"])
+    layers[0].lora_A.requires_grad_(False)
+    trained = [name for name, parameter in add_lora(layers, "1").named_parameters() if parameter.requires_grad]
+    assert trained == ["0.lora_B", "1.lora_A", "1.lora_B", "2.lora_A", "2.lora_B"]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_adapters_of_peft_train_as_those_of_add_lora(mode: Any) -> None:
     peft = pytest.importorskip("peft")

@@ -68,12 +68,19 @@ class Scaled(Net):
 
 
 class Penalised(Net):
-    """Its loss depends on the features, too, and it looks at other logits first."""
+    """Its loss depends on its first layer, too, and it looks at other logits first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3).double()
+
+    def seen(self, x: Tensor) -> Tensor:
+        return self.first(x)
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         with torch.no_grad():
             self.head(self.features(batch[0]).flip(0))
-        return super().training_step(batch, batch_idx) + 0.1 * self.features(batch[0]).square().mean()
+        return super().training_step(batch, batch_idx) + 0.1 * self.first(batch[0]).square().mean()
 
 
 class Maximised(Net):
@@ -97,6 +104,14 @@ class Masked(Net):
         return self.loss(self(x, mask=x > 0), y)
 
 
+class InParts(Net):
+    """Its output layer is called for a third of the samples, and then for the others."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        first, second = self.features(batch[0]).tensor_split([len(batch[0]) // 3])
+        return self.loss(torch.cat([self.head(first), self.head(second)]), batch[1])
+
+
 class OfPlaces(Net):
     """Its samples have two places each, with logits and a class for each."""
 
@@ -111,6 +126,7 @@ def masked(net: Net, x: Tensor) -> Tensor:
 
 KINDS = {name: partial(Net, loss) for name, loss in LOSSES.items()}
 KINDS |= {"scaled": Scaled, "penalised": Penalised, "masked": Masked, "maximised": Maximised, "places": OfPlaces}
+KINDS["parts"] = InParts
 
 
 def client(n: int = 30) -> tuple[Tensor, Tensor]:
@@ -139,7 +155,7 @@ def assert_same(one: nn.Module, other: nn.Module) -> None:
 def step_with(net: Net, x: Tensor, y: Tensor, shift: Tensor) -> Tensor:
     """Return the step's loss for shifted logits."""
     z = net.features(masked(net, x.clone()))
-    penalty = 0.1 * z.square().mean() if isinstance(net, Penalised) else 0.0
+    penalty = 0.1 * net.first(x).square().mean() if isinstance(net, Penalised) else 0.0
     return net.loss(net.head(z) + shift, y) + penalty
 
 
@@ -172,7 +188,7 @@ def test_both_heads_of_fedrod_learn_by_the_user_s_loss(kind: Callable[[], Net]) 
     assert torch.allclose(own, torch.cat([weight.flatten(), bias]), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", [Scaled, Masked, Penalised])
+@pytest.mark.parametrize("kind", [Scaled, Masked, Penalised, InParts])
 def test_the_other_models_see_what_the_step_gives_its_own(kind: type[Net]) -> None:
     (x, y), net, hand = client(), kind(), kind()
 

@@ -13,12 +13,7 @@ from torch import Tensor, nn
 
 import fl_lightning as fl
 from fl_lightning.executors import AutoExecutor, VectorizedExecutor
-from fl_lightning.parts import (
-    Clip,
-    Clusters,
-    FineTuning,
-    WeightedMean,
-)
+from fl_lightning.parts import Clip, Clusters, FineTuning, WeightedMean
 from fl_lightning.parts.part import personal_model, walk
 
 A, C = [1.0, 4.0], [0.0, 1.0]

@@ -127,6 +127,7 @@ WORK: dict[str, tuple[dict[str, Any], tuple[int, int, int]]] = {
     "three epochs": ({"local_epochs": 3}, (45, 15, 8)),
     "three epochs of at most two": ({"local_epochs": 3, "limit_train_batches": 2}, (39, 12, 6)),
     "five steps": ({"local_steps": 5}, (18 + 14, 10, 5)),
+    "five steps of whole batches": ({"local_steps": 5, "drop_last": True}, (20 + 20, 10, 5)),
     "two steps of two": ({"local_steps": 2, "accumulate_grad_batches": 2}, (14 + 10, 4, 2)),
     # an epoch's rest is a step: 2 + 1 + 2 + 1 batches, and 2 + 2; in the mean 5 batches, two a step
     "two epochs, two a step": ({"local_epochs": 2, "accumulate_grad_batches": 2}, (30, 6, 3)),
@@ -137,7 +138,13 @@ WORK: dict[str, tuple[dict[str, Any], tuple[int, int, int]]] = {
 
 
 class Asking(Quadratic):
-    """Asks when the fit begins how many steps it has."""
+    """Asks when the fit begins how many steps it has, and counts the samples that it gets."""
+
+    samples = 0
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.samples += len(batch[0])
+        return super().training_step(batch, batch_idx)
 
     def configure_optimizers(self) -> Any:
         self.expected = self.trainer.estimated_stepping_batches
@@ -151,10 +158,10 @@ def test_samples_steps_and_batches_are_counted(name: str) -> None:
     of_data = {key: given.pop(key, usual) for key, usual in (("batch_size", 4), ("drop_last", False))}
     of_work = {key: given.pop(key) for key in ("local_epochs", "local_steps", "continue_epochs") if key in given}
     data = TensorDataModule(quadratic_clients([1.0, 1.0], [1.0, 1.0], [10, 5]), **of_data)
-    callback, compute = FedAvg(1.0, **of_work), LocalCompute()
+    callback, compute = FedAvg(1.0, **of_work, executor="sequential"), LocalCompute()
     fit(callback, module := Asking(0.1), data, given.pop("rounds", 1), compute, **given)
     assert (compute.values["fed/local_samples"], compute.values["fed/local_steps"]) == (samples, steps)
-    assert module.expected == expected
+    assert (module.expected, module.samples) == (expected, samples)
 
 
 # ---- single samples: clients that have them are named before a BatchNorm meets one ----

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import lightning as L
+import pytest
 import torch
 from helpers.toys import Quadratic, quadratic_clients
 from torch import Tensor
@@ -52,7 +53,18 @@ def test_draws_depend_on_the_seed_the_client_the_round_and_the_purpose() -> None
     assert len({*first.values(), *other.values()}) == 2 * 4 * 2 * 2
 
 
-def test_targets_are_those_of_the_clients_samples() -> None:
+class OfBatches(TorchDatasetDataModule):
+    def outputs_and_targets(self, batch: Any, outputs: Any) -> Any:
+        return outputs, batch[1] + len(batch[1])
+
+
+class Transferred(TorchDatasetDataModule):
+    def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        return batch[0], batch[1] + len(batch[1])
+
+
+@pytest.mark.parametrize(("kind", "more"), [(TorchDatasetDataModule, 0), (OfBatches, 2), (Transferred, 2)])
+def test_targets_are_those_of_the_clients_samples(kind: type[TorchDatasetDataModule], more: int) -> None:
     class Asks(L.Callback):
         def on_client_start(self, trainer: Any, pl_module: Any, client: Any) -> None:
             targets[client.task.client] = client.targets().tolist()
@@ -61,6 +73,6 @@ def test_targets_are_those_of_the_clients_samples() -> None:
     content = TensorDataset(torch.ones(5).double(), torch.arange(5.0).double())
     partitioner = ExplicitPartitioner([[4, 0], [1, 3]])
     split = SampleSplit(val=0.0, test=0.0)
-    data = TorchDatasetDataModule(content, partitioner, split=split, targets=[0] * 5)
+    data = kind(content, partitioner, split=split, targets=[0] * 5)
     fit(FedAvg(1.0), Quadratic(0.1), data, 1, Asks())
-    assert targets == {0: [4.0, 0.0], 1: [1.0, 3.0]}
+    assert targets == {0: [4.0 + more, 0.0 + more], 1: [1.0 + more, 3.0 + more]}

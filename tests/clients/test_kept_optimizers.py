@@ -256,7 +256,8 @@ class TwoByHand(Module):
 
     def configure_optimizers(self) -> Any:
         first, _, last = self.layers
-        both = [torch.optim.Adam(first.parameters(), lr=0.05), torch.optim.SGD(last.parameters(), 0.1, momentum=0.9)]
+        adam = torch.optim.Adam(first.parameters(), lr=0.05, eps=1e-3)
+        both = [adam, torch.optim.SGD(last.parameters(), 0.1, momentum=0.9)]
         return both, [StepLR(each, 3, 0.5) for each in both]
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
@@ -283,6 +284,15 @@ def test_several_optimizers_and_schedules_that_the_module_steps_itself_go_on() -
                 for each in (*both, *schedules):
                     each.step()
         assert torch.equal(model, nn.utils.parameters_to_vector(alone.parameters()).detach())
+
+
+def test_weight_decay_that_a_term_adds_reaches_each_of_several_optimizers() -> None:
+    ends: list[Tensor] = []
+    for penalty in ("weight_decay", "gradient"):
+        callback = fl.FedDyn(0.3, 1.0, penalty=penalty)  # type: ignore[arg-type]
+        fit_clients(callback, TwoByHand(), CLIENTS, 2, batch_size=4)
+        ends.append(callback.algorithm.server.model)
+    torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["AdamW", "one cycle"])

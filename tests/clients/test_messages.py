@@ -47,6 +47,7 @@ CALLS: dict[str, Callable[[Path], Any]] = {
     "nothing to train": lambda _: StateVector(nn.Linear(2, 2).requires_grad_(False)),
     "a complex parameter": lambda _: StateVector(nn.Linear(2, 2, dtype=torch.complex64)),
     "another shape": lambda _: changed(NORM, lambda module: module[1].running_var.resize_(3), "read"),
+    "no tensor": lambda _: changed(nn.BatchNorm1d(2), lambda module: setattr(module, "running_var", None), "read"),
     "other parameters": lambda _: changed(NORM, lambda module: module[0].requires_grad_(False), "check_unchanged"),
     "a frozen tensor": lambda _: changed(LARGE, vanishes_and_changes, "check_constant"),
     "other optimizers": lambda _: check_steps_known(TWO, "Name", fl.FedNova(momentum=0.5).algorithm),

@@ -31,7 +31,11 @@ def test_vector_holds_parameters_and_then_buffers_and_frozen_tensors() -> None:
     assert module[1].num_batches_tracked.item() == 21
     assert torch.equal(state.read()[:21], vector[:21])
     # what others do with copies changes neither the module nor the vector
-    for name, copy in state.with_values(module.state_dict(), shifted := vector + 1).items():
+    others = {"text": "kept", "graph": torch.eye(2).to_sparse()}
+    copies = state.with_values({**module.state_dict(), **others}, shifted := vector + 1)
+    assert copies.pop("text") == "kept"
+    assert torch.equal(copies.pop("graph").to_dense(), torch.eye(2))
+    for name, copy in copies.items():
         assert torch.equal(copy, module.state_dict()[name] + 1), name
         copy.zero_()
     assert torch.equal(shifted, vector + 1)
@@ -49,6 +53,8 @@ def test_frozen_tensors_travel_if_they_are_few(trained: int, frozen: int, travel
     assert StateVector(module).layout.size == trained + frozen * travels
 
 
+with torch.inference_mode():
+    INFERRED = torch.zeros(3)
 #: Of a buffer: its name, whether its owner is in training mode, the vector's type, and whether that has the buffer.
 BUFFERS: dict[str, tuple[Tensor, str, bool, torch.dtype, bool]] = {
     "bytes": (torch.tensor([255], dtype=torch.uint8), "kept", True, torch.float32, True),
@@ -61,6 +67,7 @@ BUFFERS: dict[str, tuple[Tensor, str, bool, torch.dtype, bool]] = {
     "frozen": (torch.tensor([2**22 - 1]), "kept", False, torch.float32, True),
     "large frozen": (torch.tensor([2**22]), "kept", False, torch.float32, False),
     "double frozen": (torch.tensor([0.5], dtype=torch.float64), "kept", False, torch.float32, False),
+    "inferred frozen": (INFERRED, "kept", False, torch.float32, False),
     "expanded frozen": (torch.zeros(1).expand(1, 3), "kept", False, torch.float32, False),
 }
 

@@ -24,17 +24,14 @@ from fl_lightning.diagnostics import LocalCompute
 from fl_lightning.parts import MetaLearning
 from fl_lightning.testing.fits import content, different, fit
 
+SECOND_ORDER = partial(MetaLearning, gradient="hessian-free")
 #: An algorithm, its passes on each step's first batch, and its batches and optimizer steps in a local step.
 METHODS: dict[str, tuple[Callable[..., fl.AggregationCallback], int, int]] = {
     "FedAvg": (lambda **k: fl.FedAvg(1.0, **k), 1, 1),
     "FedSAM": (lambda **k: fl.FedSAM(0.1, 1.0, **k), 1, 1),
     # the callback's fine-tuning at the end of a fit has steps of its own
     "Per-FedAvg": (lambda **k: fl.Federated(1.0, objective=MetaLearning(0.1), **k), 2, 1),
-    "Per-FedAvg, second order": (
-        lambda **k: fl.Federated(1.0, objective=MetaLearning(0.1, gradient="hessian-free"), **k),
-        3,
-        1,
-    ),
+    "Per-FedAvg, second order": (lambda **k: fl.Federated(1.0, objective=SECOND_ORDER(0.1), **k), 3, 1),
     "pFedMe": (lambda **k: fl.PFedMe(1.0, 1.0, inner_steps=3, **k), 1, 3),
     "APFL": (lambda **k: fl.APFL(0.5, 1.0, **k), 1, 2),
     "FedALA": (lambda **k: fl.FedALA("*", 1.0, share_epochs=2, **k), 1, 1),
@@ -165,12 +162,14 @@ def test_a_fit_ends_after_so_many_steps(name: str) -> None:
 def test_local_epochs_are_passes_over_the_data(name: str) -> None:
     make, batches, inner = METHODS[name]
     module, hooks, compute = Net(), Hooks(), LocalCompute()
-    trainer = fit(make(local_epochs=3), module, data(size=10), 1, hooks, compute)  # 15 batches of 2
-    steps = {1: 15, 2: 8, 3: 5}[batches]  # the eighth step of two batches takes the first one again
+    # five epochs of four batches of two samples and one of one; the first batches complete the last step
+    trainer = fit(make(local_epochs=5), module, data(size=9), 1, hooks, compute)
+    steps = {1: 25, 2: 13, 3: 9}[batches]
     assert trainer.global_step == trainer.num_training_batches == hooks.ends == steps
     assert module.rates == pytest.approx([(1 - step / 64) / 64 for step in range(steps) for _ in range(inner)])
-    trained = steps + 10 if name == "FedALA" else steps  # the search has two epochs of five batches
-    assert compute.values["fed/local_samples"] == 2 * batches * trained
+    again = {1: 0, 2: 2, 3: 4}[batches]
+    searched = 2 * 9 if name == "FedALA" else 0  # in two epochs
+    assert compute.values["fed/local_samples"] == 5 * 9 + again + searched
 
 
 def test_fedsam_logs_the_losses_at_w() -> None:

@@ -96,7 +96,18 @@ def test_a_teacher_that_begins_later_and_in_a_hook() -> None:
     assert ends(FedAvg(1.0), Late(lambda _: None)) == (6.0, 4.0)
 
 
-def test_a_loss_that_is_asked_for_leaves_the_teacher() -> None:
+class Ascending(Student):
+    """Maximises minus its loss."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return -super().training_step(batch, batch_idx)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD([self.w], lr=1.0, maximize=True)
+
+
+@pytest.mark.parametrize("kind", [Student, Ascending])
+def test_a_loss_that_is_asked_for_leaves_the_teacher(kind: type[Student]) -> None:
     asked: dict[tuple[int, int], Any] = {}
 
     class Asks(L.Callback):
@@ -104,7 +115,7 @@ def test_a_loss_that_is_asked_for_leaves_the_teacher() -> None:
             [(gradients, samples)] = client.gradients()
             asked[client.task.seeds] = (client.loss(), {name: float(each) for name, each in gradients.items()}, samples)
 
-    assert ends(FedAvg(1.0), Student(), Asks()) == (8.0, 4.0)
+    assert ends(FedAvg(1.0), kind(), Asks()) == (8.0, 4.0)
     # (w - sample - teacher)^2 / 2 with w = 0 and teacher = 0, then with w = 4 and the teacher at 2
     assert [asked[0, client] for client in (0, 1)] == [(2.0, {"w": -2.0}, 1), (18.0, {"w": -6.0}, 1)]
     assert [asked[1, client] for client in (0, 1)] == [(0.0, {"w": 0.0}, 1), (8.0, {"w": -4.0}, 1)]
@@ -117,13 +128,17 @@ def test_a_large_frozen_part_stays_out_and_must_be_constant() -> None:
     def writes_one_value(module: Student) -> None:
         module.further[7] += 1e-4
 
+    def replaces_one_value(module: Student) -> None:
+        first, _, others = module.further.detach().tensor_split([7, 8])
+        module.further = nn.Parameter(torch.cat([first, torch.zeros(1), others]), requires_grad=False)
+
     def writes_what_is_there(module: Student) -> None:
         module.further.copy_(module.further.clone())
 
     for harmless in (lambda _: None, writes_what_is_there):
         trainer = fit_clients(FedAvg(1.0), Student(harmless, further=20_000), CLIENTS, 3)
         assert trainer.fit_loop.training.vector.layout.size == 1
-    for writes in (writes_past_autograd, writes_one_value):
+    for writes in (writes_past_autograd, writes_one_value, replaces_one_value):
         for executor in ("auto", "sequential"):
             with pytest.raises(RuntimeError, match=r"frozen tensor 'further'.*Store it as a buffer"):
                 ends(FedAvg(1.0, executor=executor), Student(writes, further=20_000))
@@ -137,15 +152,18 @@ def test_a_large_codebook_with_gradients_travels_and_is_averaged() -> None:
 def test_neighbours_in_one_memory_are_all_averaged() -> None:
     class Flat(Student):
         def __init__(self) -> None:
-            super().__init__(lambda module: module.right.add_(module.w), frozen=False)
-            memory = torch.zeros(4, dtype=torch.float64)
-            self.left = nn.Parameter(memory[:2])
-            self.right = nn.Parameter(memory[2:])
+            super().__init__(lambda module: [part.add_(module.w) for part in module.parts()], frozen=False)
+            memory = torch.zeros(6, dtype=torch.float64)
+            self.further = nn.Parameter(memory[2:4])
+            self.left = nn.Parameter(memory[4:])
+            self.right = nn.Parameter(memory[:2])
+
+        def parts(self) -> list[Tensor]:
+            return [self.further, self.left, self.right]
 
     ends(FedAvg(1.0), module := Flat())
     # The weight is 4 after each round, which counts from the second one on.
-    assert module.right.tolist() == [8.0, 8.0]
-    assert module.left.tolist() == [0.0, 0.0]
+    assert [part.tolist() for part in module.parts()] == [[8.0, 8.0]] * 3
 
 
 def test_frozen_tensors_of_other_types_change_no_arithmetic() -> None:

@@ -28,6 +28,7 @@ DATASETS = {
     "subset": Subset(tensor_dataset(40), [5, 2, 39, 17, 0, 8, 3]),
     "subset by array": Subset(tensor_dataset(40), np.array([5, 2, 39, 17, 0, 8, 3])),
     "contiguous subset": Subset(tensor_dataset(40), np.arange(10, 21)),
+    "subset from the end": Subset(tensor_dataset(40), [-1, 3, -40]),
     "nested subset": Subset(Subset(tensor_dataset(40), np.arange(10, 30)), [4, 0, 19]),
     "own samples": Doubled(*tensor_dataset().tensors),
     "subset of own samples": Subset(Doubled(*tensor_dataset().tensors), [4, 0, 9]),
@@ -50,12 +51,13 @@ def test_batches_are_a_dataloaders_bit_for_bit(name):
         loader = DataLoader(dataset, batch_size=batch_size or len(dataset), sampler=sampler)
         batches = client_batches(dataset, batch_size, torch.Generator().manual_seed(5), shuffle)
         assert_same(list(batches), list(loader))
+        assert list(client_batches(Subset(dataset, []), batch_size, torch.Generator(), shuffle)) == []
+        assert list(make_loader(Subset(dataset, []), batch_size, shuffle=False)) == []
     assert_same(list(make_loader(dataset, 4, shuffle=False)), list(DataLoader(dataset, 4)))
     torch.manual_seed(3)
     ours = list(make_loader(dataset, 4, shuffle=True))
     torch.manual_seed(3)
     assert_same(ours, list(DataLoader(dataset, 4, shuffle=True)))
-    assert list(client_batches(Subset(dataset, []), 4, torch.Generator(), shuffle=True)) == []
 
 
 @pytest.mark.parametrize(("name", "expected"), [("tensors", [5, 5, 5, 5, 3]), ("dicts", [5, 2])])
@@ -77,10 +79,11 @@ def test_batches_may_be_changed_in_place(name):
 
 
 def test_a_pooled_loader_gives_single_samples_and_all_at_once():
-    loader = make_loader(DATASETS["subset"], None, shuffle=False)
-    assert [int(y) for _, y in (loader.dataset[i] for i in range(7))] == [5, 2, 39, 17, 0, 8, 3]
-    ((_, y),) = loader
-    assert y.tolist() == [5, 2, 39, 17, 0, 8, 3]
+    for name, labels in (("subset", [5, 2, 39, 17, 0, 8, 3]), ("tensors", list(range(23)))):
+        loader = make_loader(DATASETS[name], None, shuffle=False)
+        assert [int(loader.dataset[place][1]) for place in range(len(labels))] == labels
+        ((_, y),) = loader
+        assert y.tolist() == labels
 
 
 def test_a_pooled_loader_works_with_worker_processes():
@@ -96,6 +99,7 @@ def test_a_batch_of_an_evaluation_holds_a_mebibyte_of_256_to_4096_samples():
         assert [evaluation_batch_size(dataset) for dataset in (rows, *several)] == [expected] * 3
     assert evaluation_batch_size(TensorDataset(torch.zeros(3, 0))) == 4096
     assert evaluation_batch_size(WORDS) == 256
-    data = TensorDataModule([(torch.zeros(3, 500), labels)], val=(torch.zeros(3, 500), labels))
+    data = TensorDataModule([(torch.zeros(3, 500), labels)], val=(torch.zeros(3, 500), labels), num_workers=3)
     data.setup()
-    assert data.val_dataloader().batch_size == 512
+    assert (data.val_dataloader().batch_size, data.val_dataloader().num_workers) == (512, 3)
+    assert data.train_dataloader().num_workers == 3

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.tiny_files import set_up
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
@@ -36,9 +37,7 @@ def named(first: int, number: int) -> Subset:
 
 
 def ready(*args: Any, **kwargs: Any) -> ClientDatasetsModule:
-    data = ClientDatasetsModule(*args, **kwargs)
-    data.setup("fit")
-    return data
+    return set_up(ClientDatasetsModule(*args, **kwargs))
 
 
 def numbers(loader: Any) -> list[list[int]]:
@@ -123,8 +122,8 @@ def test_classes_are_found_without_reading_samples() -> None:
 
 def test_replaced_inputs_follow_the_order_of_the_source() -> None:
     rows, labels = torch.arange(8.0)[:, None], torch.zeros(8)
-    data = TensorDataModule([(rows[:3], labels[:3]), (rows[3:5], labels[3:5])], (rows[5:], labels[5:]), shuffle=False)
-    data.setup("fit")
+    clients = [(rows[:3], labels[:3]), (rows[3:5], labels[3:5])]
+    data = set_up(TensorDataModule(clients, (rows[5:], labels[5:]), shuffle=False))
 
     def served() -> list[list[float]]:
         loaders = data.client_batches(1, generator=torch.Generator()), data.train_dataloader(), data.val_dataloader()
@@ -153,14 +152,13 @@ def test_the_partition_counts_what_clients_validate_and_test_on() -> None:
     assert (statistics.num_clients, statistics.num_samples, statistics.min) == (3, 25, 7)
     assert data.client_sizes.tolist() == [4, 6]
     assert data.describe_clients() == "2 of 3 clients train (10 samples), 1 validates and 3 test"
-    far = TensorDataModule([rows_of(4), rows_of(6)], val=[None, None], test=[None, None, None, rows_of(2)])
-    far.setup()
+    far = set_up(TensorDataModule([rows_of(4), rows_of(6)], val=[None, None], test=[None, None, None, rows_of(2)]))
     assert (far.statistics().num_clients, far.statistics().min) == (3, 2)
     assert far.eval_client_ids("val") is None
     assert far.describe_clients() == "2 of 4 clients train (10 samples), none validates and 1 tests"
 
 
-@pytest.mark.parametrize("val", [None, 1.0, [None, 1.0]])
+@pytest.mark.parametrize("val", [None, 1.0, [None, 1.0], []])
 @pytest.mark.parametrize(("test", "clients"), [(2.0, None), ([None, 2.0], [1, 1, 1])])
 def test_sets_that_are_given_may_be_validated_and_tested_on_alike(val: Any, test: Any, clients: Any) -> None:
     def sets(value: Any) -> Any:
@@ -184,8 +182,7 @@ def test_evaluation_rows_of_clients_are_gathered_by_batches() -> None:
     sizes = [1, 3, 2, 4]
     rows = torch.arange(10.0)
     clients = [(part[:, None], part.long()) for part in rows.split(sizes)]
-    data = TensorDataModule(clients, val=clients, eval_batch_size=4)
-    data.setup()
+    data = set_up(TensorDataModule(clients, val=clients, eval_batch_size=4))
     loader = data.val_dataloader()
     batches = [(x.flatten().tolist(), y.tolist()) for x, y in loader]
     assert batches == [([0, 1, 2, 3], [0, 1, 2, 3]), ([4, 5, 6, 7], [4, 5, 6, 7]), ([8, 9], [8, 9])]

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.tiny_files import set_up as ready
 from helpers.toys import Watched, quiet_trainer
 from helpers.written import assert_as_in
 from torch.utils.data import TensorDataset
@@ -56,11 +57,6 @@ class Listed(FederatedDataModule):
         return Source(samples, collate_fn=lambda batch: [sample["index"] for sample in batch])
 
 
-def ready(data: FederatedDataModule) -> FederatedDataModule:
-    data.setup("fit")
-    return data
-
-
 def rows(**kwargs) -> FederatedDataModule:
     return ready(Rows(FixedPartitioner(), **kwargs))
 
@@ -103,6 +99,9 @@ def test_pooled_training_set_holds_all_training_clients():
     assert sorted(chain(*samples(data.train_dataloader()))) == [0, 5, 7, 10, 11]
     assert samples(rows(shuffle=False).train_dataloader()) == [[10, 0, 5], [7, 11]]
     assert len(rows(batch_size=None).train_dataloader()) == 1
+    assert sorted(chain(*samples(data.pooled_batches([1, 0], generator=torch.Generator())))) == [0, 5, 7, 10, 11]
+    # who trains may be tested on the same samples, too
+    assert rows(split=FixedSplit(test=(4, 0, 2))).num_unused == 0
 
 
 def test_evaluation_sets_are_ordered_by_client():
@@ -241,8 +240,7 @@ def test_samples_belong_to_the_clients_that_the_source_names() -> None:
 
 def test_a_partitioner_goes_before_the_clients_of_the_source() -> None:
     data = ready(OfWriters(IIDPartitioner(2)))
-    assert (data.num_clients, data.num_unused) == (2, 0)
-    assert data.client_names is None
+    assert (data.num_clients, data.num_unused, data.client_names) == (2, 0, None)
 
 
 def test_test_samples_belong_to_their_clients_unless_the_source_says_otherwise() -> None:

@@ -4,6 +4,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
+from helpers.tiny_files import set_up
 from helpers.toys import Watched, quiet_trainer
 from torch import Tensor
 from torch.utils.data import TensorDataset
@@ -27,9 +28,7 @@ class Images(ImageDataModule):
 
 
 def images(**kwargs) -> Images:
-    data = Images(IIDPartitioner(4), split=SampleSplit(val=0.2, test=0.2), **kwargs)
-    data.setup("fit")
-    return data
+    return set_up(Images(IIDPartitioner(4), split=SampleSplit(val=0.2, test=0.2), **kwargs))
 
 
 def fit(data: Images, *callbacks: L.Callback, **kwargs) -> Watched:

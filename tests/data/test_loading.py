@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from helpers.stacked import Module, clients_of
-from helpers.toys import Quadratic, quiet_trainer
+from helpers.tiny_files import set_up
+from helpers.toys import quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import WeightedRandomSampler
 
@@ -30,9 +31,7 @@ CLIENTS = [client(size, first) for size, first in zip(SIZES, (0, 10, 20), strict
 
 
 def ready(**kwargs: Any) -> TensorDataModule:
-    data = TensorDataModule(**{"clients": CLIENTS, "batch_size": 4, **kwargs})
-    data.setup("fit")
-    return data
+    return set_up(TensorDataModule(**{"clients": CLIENTS, "batch_size": 4, **kwargs}))
 
 
 def batches(data: FederatedDataModule, client: int, seed: int = 0) -> list[list[float]]:
@@ -129,14 +128,22 @@ def test_a_transform_gets_the_first_of_several_or_the_whole_sample() -> None:
         ([{"x": 1}, {"x": 2}], lambda sample: {"y": sample["x"]}, [{"y": 1}, {"y": 2}]),
         ([1, 2], lambda x: 10 * x, [10, 20]),
     ]:
-        data = ClientDatasetsModule([samples], train_transform=transform, collate_fn=list, shuffle=False)
-        data.setup()
+        data = set_up(ClientDatasetsModule([samples], train_transform=transform, collate_fn=list, shuffle=False))
         (batch,) = data.client_batches(0, generator=torch.Generator())
         assert batch == expected
         assert [type(sample) for sample in batch] == [type(sample) for sample in expected]
 
 
 # ---- in a federated fit ----
+
+
+class Alternating(TensorDataModule):
+    """Turns the sign of every second batch."""
+
+    def client_batches(self, client: int, **options: Any) -> Any:
+        for number, (x, y) in enumerate(super().client_batches(client, **options)):
+            yield [x * (-1) ** number, y]
+
 
 HOOKS: dict[str, dict[str, Any]] = {
     "rows": {"drop_last": True, "sampler": balanced},
@@ -147,32 +154,21 @@ HOOKS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("hooks", HOOKS)
-def test_clients_at_once_are_as_one_after_the_other(hooks: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "options"), [(Alternating, {}), *((TensorDataModule, options) for options in HOOKS.values())]
+)
+def test_clients_at_once_are_as_one_after_the_other(kind: type[TensorDataModule], options: Any) -> None:
     weights = []
     for executor in ("sequential", "vectorized"):
         torch.manual_seed(0)
         module = Module(nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)))
-        data = TensorDataModule(clients_of((4,)), batch_size=4, **HOOKS[hooks])
+        data = kind(clients_of((4,)), batch_size=4, **options)
         callback = FedAvg(3, local_epochs=2, seed=1, executor=executor)  # type: ignore[arg-type]
         trainer = quiet_trainer(max_epochs=3, callbacks=[callback])
         trainer.fit(module, datamodule=data)
         weights.append((trainer.global_step, nn.utils.parameters_to_vector(module.parameters()).detach()))
     assert weights[0][0] == weights[1][0]
     assert torch.allclose(weights[0][1], weights[1][1], rtol=0, atol=1e-12)
-
-
-def test_local_steps_go_on_through_epochs_of_whole_batches() -> None:
-    data = TensorDataModule(clients=[client(7, 0)], batch_size=3, drop_last=True)
-    sizes: list[int] = []
-
-    class Sizes(Quadratic):
-        def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            sizes.append(len(batch[0]))
-            return super().training_step(batch, batch_idx)
-
-    quiet_trainer(max_epochs=1, callbacks=[FedAvg(1, local_steps=5)]).fit(Sizes(0.1), datamodule=data)
-    assert sizes == [3] * 5
 
 
 # ---- a process's share ----

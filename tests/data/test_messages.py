@@ -11,6 +11,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
+import pandas as pd
 import torch
 from helpers.toys import Quadratic, fit_clients, quadratic_clients
 from helpers.written import all_told, assert_as_in
@@ -20,6 +21,7 @@ from torch.utils.data import TensorDataset
 import fl_lightning as fl
 from fl_lightning import ClientDatasetsModule, TensorDataModule, data, models, parts
 from fl_lightning import diagnostics as watchers
+from fl_lightning.data.targets import inputs_of
 from fl_lightning.datamodules import TorchDatasetDataModule
 from fl_lightning.partitioners import DirichletPartitioner, IIDPartitioner
 from fl_lightning.testing.fits import fit
@@ -82,6 +84,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: data.SampleSplit().apply(9, 7),
     lambda _: data.SampleSplit(test="official").apply(9, IIDPartitioner(4)),
     lambda _: data.SampleSplit(test="official").apply(9, IIDPartitioner(4), np.array([0, 10])),
+    lambda _: data.SampleSplit(test="official").apply(9, IIDPartitioner(4), np.array([0, -1])),
     lambda _: data.SampleSplit(stratify=True).apply(9, IIDPartitioner(4)),
     # A tenth of 2 samples is 0.2, which is rounded down to none, and so is 0.01 times 20.
     lambda _: data.WithinClientSplit(val=0.1, test=0.1).apply(20, IIDPartitioner(10)),
@@ -94,11 +97,15 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: data.Source(X, clients=[1.0, NAN, 2.0, 3.0]),
     lambda _: data.Source(X, clients=["a"]),
     lambda _: data.Source([]),
+    lambda _: data.Source(()),
     lambda _: data.Source((X, X[:2])),
     lambda _: data.Source((X, Y), Y + 1, class_names=["cat", "dog"]),
     lambda _: data.Source((X, Y), Y - 1, class_names=["cat", "dog"]),
     lambda _: fl.FederatedDataModule().load(),
+    lambda _: data.Source(torch.tensor(1.0)),
+    lambda _: data.Source(pd.DataFrame({"x": [1.0]})),
     lambda _: TensorDataModule([(X, Y), 3]),
+    lambda _: TensorDataModule([(X, Y), ()]),
     lambda _: ClientDatasetsModule([["a"], ["b"]], test=[None, 3]),
     lambda _: TensorDataModule([(X, Y)]).odd,
     lambda _: TensorDataModule([(X, Y)], val=(X, Y), split=data.WithinClientSplit(0.3)),
@@ -110,6 +117,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: set_up((X, Y)).outputs_and_targets(X, None),
     lambda _: set_up((X, Y)).outputs_and_targets([X], None),
     lambda _: set_up((X, Y)).outputs_and_targets({"x": X}, None),
+    lambda _: inputs_of([X]),
     lambda _: set_up((X, Y)).outputs_and_targets((X, X, X), X),
     lambda _: set_up((X, Y), target=2).outputs_and_targets((X, Y), None),
     lambda _: TorchDatasetDataModule(TensorDataset(X, Y, Y), DirichletPartitioner(2, 1.0), split=ALL).setup(),
@@ -134,6 +142,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: set_up((X, torch.tensor([1, 2, 5, 2])), (X, Y), poison=data.LabelFlipping([0], 3)),
     lambda _: data.Backdoor([0, 7]).apply(X, X[:, 0], TWO_CLIENTS),
     lambda _: data.Backdoor([0], size=4).stamped(torch.zeros(2, 1, 3, 5)),
+    lambda _: data.Backdoor([0], size=4).stamped(torch.zeros(5, 5)),
     # Orders of samples.
     lambda _: TensorDataModule([(X, Y)], sampler=lambda *_: [], shuffle=False),
     lambda _: drawn(lambda client, dataset, generator: range(7)),

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.tiny_files import set_up
 from torch.utils.data import TensorDataset
 
 from fl_lightning.data import FederatedDataModule, Source, TensorDataModule, WithinClientSplit
 from fl_lightning.partitioners import ExplicitPartitioner
 
 NAN, INF = float("nan"), float("inf")
-Y = torch.zeros(2, dtype=torch.long)
 
 
 def rows(*values: tuple[float, float], dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
@@ -20,17 +20,12 @@ def rows(*values: tuple[float, float], dtype: torch.dtype = torch.float32) -> tu
 
 
 def ready(*clients: tuple[torch.Tensor, torch.Tensor], **options: Any) -> TensorDataModule:
-    data = TensorDataModule(clients, batch_size=None, shuffle=False, **options)
-    data.setup()
-    return data
+    return set_up(TensorDataModule(clients, batch_size=None, shuffle=False, **options))
 
 
 def inputs(data: FederatedDataModule, client: int) -> list[list[float]]:
     generator = torch.Generator()
     return next(iter(data.client_batches(client, generator=generator)))[0].tolist()
-
-
-GOOD = rows((1.0, 10.0), (3.0, 30.0))
 
 
 def test_the_mean_of_all_training_clients_stands_for_nan() -> None:
@@ -72,14 +67,14 @@ class Images(FederatedDataModule):
     standardized_features = slice(1, None)
 
     def load(self) -> Source:
-        x = torch.zeros(6, 2, 3, 3)
-        x[1, 1, 0, :2] = NAN
+        x = torch.zeros(6, 3, 3, 3)
+        x[1, 2, 0, :2] = NAN
         x[5] = NAN  # a sample of no client
         return Source(TensorDataset(x, torch.zeros(6)), None)
 
 
 def test_channels_count_as_columns_and_samples_of_nobody_do_not_count() -> None:
     clients = ExplicitPartitioner([[0], [1, 2], [3, 4]])
-    with pytest.raises(ValueError, match=r"got 2 NaN or infinite values in column 1\. A single one"):
+    with pytest.raises(ValueError, match=r"got 2 NaN or infinite values in column 2\. A single one"):
         Images(clients, split=WithinClientSplit(0.0, 0.0), standardize="global").setup()
     Images(ExplicitPartitioner([[0], [2, 3], [4]]), split=WithinClientSplit(0.0, 0.0), standardize="global").setup()

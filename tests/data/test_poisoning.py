@@ -59,6 +59,7 @@ def test_a_stamp_on_a_share_of_a_clients_images() -> None:
     assert bool((classes[changed] == 2).all())
     assert torch.equal(classes[~changed], y[~changed])
     assert torch.equal(samples_of(stamped, 1)[0], samples_of(clean, 1)[0])
+    assert Backdoor([0], size=6, value=7.0).stamped(x).unique().tolist() == [7.0]
     one, _ = samples_of(set_up(Backdoor([0], fraction=0.01, size=2)), 0)
     assert int((one != x).flatten(1).any(1).sum()) == 1
 

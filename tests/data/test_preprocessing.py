@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from helpers.tiny_files import set_up
 from helpers.toys import quiet_trainer
 from torch import nn
 
@@ -26,9 +27,8 @@ def table(folder: Path, **options: Any) -> TableDataModule:
     path = folder / "stays.csv"
     frame.to_csv(path, index=False)
     split = WithinClientSplit(0.0, 0.0)
-    data = TableDataModule(path, label="died", client="hospital", categorical=["sex"], split=split, **options)
-    data.setup()
-    return data
+    options |= {"label": "died", "client": "hospital", "categorical": ["sex"], "split": split}
+    return set_up(TableDataModule(path, **options))
 
 
 NEW = torch.tensor([[60.0, 0.0, 1.0], [float("nan"), 1.0, 0.0]])
@@ -70,8 +70,7 @@ def test_rows_of_training_become_the_same_numbers(tmp_path: Path, standardize: A
 
 
 def test_a_data_module_that_changes_nothing_has_an_identity() -> None:
-    data = TensorDataModule([(torch.zeros(2, 1), torch.zeros(2))])
-    data.setup()
+    data = set_up(TensorDataModule([(torch.zeros(2, 1), torch.zeros(2))]))
     assert isinstance(data.preprocessing(), nn.Identity)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.tiny_files import set_up
 from torch import Tensor
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
 
@@ -35,30 +36,23 @@ class SecondOfOne(TorchDatasetDataModule):
 
 
 def batch_of(data: Any) -> list[Tensor]:
-    data.setup()
-    [batch] = data.client_batches(0, generator=torch.Generator(), shuffle=False)
+    [batch] = set_up(data).client_batches(0, generator=torch.Generator(), shuffle=False)
     return list(batch)
 
 
 def test_partitioners_take_the_second_of_two_tensors_or_the_one_that_the_module_names() -> None:
     assert outputs_and_targets(X, {"preds": 1, "target": 2}) == (1, 2)
+    assert outputs_and_targets((X, 3), {"target": 2}) == ({"target": 2}, 3)
     plain, masked = TensorDataset(X, Y), TensorDataset(X, MASK, Y)
     assert find_targets(Subset(ConcatDataset([plain, plain]), [7, 2])).tolist() == [1, 2]  # type: ignore[union-attr]
     assert find_targets(masked) is None
     weighted = TensorDataset(X, Y, WEIGHTS)
     for dataset, place in ((masked, 2), (weighted, 1)):
         named = TorchDatasetDataModule(dataset, DirichletPartitioner(2, 1.0, seed=0), split=ALL, target=place)
-        named.setup()
-        assert named.labels is not None
-        assert named.labels.tolist() == Y.tolist()
+        assert set_up(named).labels.tolist() == Y.tolist()
     data = SecondOfOne(weighted, DirichletPartitioner(2, 1.0, seed=0), split=ALL)
-    data.setup()
-    assert data.labels is not None
-    assert data.labels.tolist() == Y.tolist()
-    clients = SecondIsTarget([(X, Y, WEIGHTS)])
-    clients.setup()
-    assert clients.labels is not None
-    assert clients.labels.tolist() == Y.tolist()
+    assert set_up(data).labels.tolist() == Y.tolist()
+    assert set_up(SecondIsTarget([(X, Y, WEIGHTS)])).labels.tolist() == Y.tolist()
 
 
 class Digits(Dataset[Any]):
@@ -88,9 +82,7 @@ def test_what_a_transform_of_targets_changes_is_partitioned(targets: Any, transf
     assert find_targets(digits).tolist() == [0, 1, 0, 1]  # type: ignore[union-attr]
     assert find_targets(Subset(digits, [3, 0])).tolist() == [1, 0]  # type: ignore[union-attr]
     data = TorchDatasetDataModule(digits, DirichletPartitioner(2, 1.0, seed=0), split=ALL)
-    data.setup()
-    assert data.labels is not None
-    assert data.labels.tolist() == [0, 1, 0, 1]
+    assert set_up(data).labels.tolist() == [0, 1, 0, 1]
 
 
 def test_targets_that_a_transform_of_pairs_may_change_are_asked_for() -> None:

@@ -42,7 +42,7 @@ def test_images_are_normalised_by_constants_of_ones_own():
     white = data.preprocess(torch.full((1, 3, 2, 2), 255, dtype=torch.uint8), training=False)
     assert white[0, :, 0, 0].tolist() == pytest.approx([0.509 / 0.247, 0.518 / 0.243, 0.553 / 0.262], rel=1e-5)
     assert CIFAR10DataModule().mean == (0.4914, 0.4822, 0.4465)
-    plain = CIFAR10DataModule(mean=[0.0], std=[1.0]).preprocess(torch.full((1, 3, 2, 2), 51), training=False)
+    plain = CIFAR10DataModule(mean=torch.zeros(1), std=[1.0]).preprocess(torch.full((1, 3, 2, 2), 51), training=False)
     assert plain.unique().tolist() == pytest.approx([0.2])
 
 
@@ -90,8 +90,7 @@ def test_cifar100_has_fine_and_coarse_labels(tmp_path, monkeypatch, options, tar
     write_cifar100(tmp_path, monkeypatch, [7, 99, 0, 5], [7, 99])
     given = []
     partitioner = lambda labels: given.extend(labels.tolist()) or [[0, 1, 2], [3, 4, 5]]  # noqa: E731
-    data = CIFAR100DataModule(tmp_path, partitioner, split=WithinClientSplit(0.0, 0.0), **options)
-    data.setup("fit")
+    data = set_up(CIFAR100DataModule(tmp_path, partitioner, split=WithinClientSplit(0.0, 0.0), **options))
     assert data.load().dataset.tensors[1].tolist() == targets
     assert given == data.labels.tolist() == seen
     assert data.class_names[1] == name

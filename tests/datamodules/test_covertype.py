@@ -101,6 +101,8 @@ def test_the_named_set_ups():
     data = CovertypeDataModule.named("COVFEAT-G", feature_partitioner=by_area, batch_size=64)
     assert (data.standardize, data.batch_size, data.partitioner) == ("global", 64, None)
     assert CovertypeDataModule.named("COVCLS-G", "elsewhere").data_dir == Path("elsewhere")
+    partitioner = covfeat_partitioner(np.zeros((4, 2))).func  # type: ignore[attr-defined]
+    assert (partitioner.num_clients, partitioner.seed) == (100, 1122)
 
 
 def test_a_wrong_file_is_named(folder):
@@ -152,8 +154,3 @@ def test_real_data(real_data: Path, name: str, low: float, high: float) -> None:
     assert np.bincount(data.labels).tolist() == [211_560, 280_440]
     assert (data.num_clients, data.partition.num_clients, data.statistics().mean) == (60, 100, 4_920)
     assert low < data.statistics().c_score < high
-
-
-def test_covfeat_has_100_clients_and_a_seed_of_its_own() -> None:
-    partitioner = covfeat_partitioner(np.zeros((4, 2))).func  # type: ignore[attr-defined]
-    assert (partitioner.num_clients, partitioner.seed) == (100, 1122)

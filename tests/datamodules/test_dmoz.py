@@ -148,9 +148,3 @@ def test_long_texts_are_cut_with_a_warning(dumps: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ready(dumps, max_tokens=5)
-
-
-def test_dumps_without_pages_or_relations_are_named(tmp_path: Path) -> None:
-    write_dmoz(tmp_path, dmoz_page("Top/A"), dmoz_topic("Top/B", "narrow=Top/C"))
-    with pytest.raises(RuntimeError, match=r"content\.rdf\.u8 and .*structure\.rdf\.u8 .* World, Regional, News\."):
-        ready(tmp_path)

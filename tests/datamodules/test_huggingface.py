@@ -108,6 +108,8 @@ def test_texts_through_a_tokeniser(tmp_path):
     path = write(tmp_path, "t.parquet")
     tokens = ready(path, "text", transform=lambda text: [len(word) for word in text.split()]).source_inputs()
     assert tokens[:3].tolist() == [[4, 0, 0], [4, 4, 0], [4, 4, 4]]
+    mixed = ready(path, transform=lambda half: [half] if half % 1 else [int(half)]).source_inputs()
+    assert mixed.flatten().tolist() == columns()["half"]
 
 
 def images(mode: str) -> datasets.Dataset:

@@ -11,6 +11,7 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
+from helpers import tiny_files as tiny
 from helpers.tiny_files import eicu_tables, set_up, write_dmoz_topics, write_eicu, write_markdown_plays
 from helpers.written import all_told, assert_as_in
 from PIL import Image
@@ -20,6 +21,7 @@ from fl_lightning.data import SampleSplit
 from fl_lightning.partitioners import IIDPartitioner
 
 TWO = IIDPartitioner(2)
+B_LINKS_TO_C = tiny.dmoz_topic("Top/B", "narrow=Top/C")
 ROWS = {"age": [1, 2, 3], "risk": ["low", "high", "low"], "site": ["a", "b", "a"]}
 
 
@@ -73,11 +75,13 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: sets.TorchDatasetDataModule([1, 2], TWO, targets=[1]),
     lambda _: sets.TorchDatasetDataModule([1, 2], TWO, test_dataset=[1, 2, 3], test_targets=[1]),
     lambda _: sets.TorchDatasetDataModule([1, 2], clients=[1]),
+    lambda _: sets.TorchDatasetDataModule([1, 2], TWO, clients=[1, 2]),
     lambda _: sets.CropSplit(2, 3, 1, sets.OrderedSplit(0.0, 0.5, 0)).apply(9, IIDPartitioner(1)),
     lambda _: sets.OrderedSplit(gap=500).apply(100, TWO),
     # Files that are not there, or that hold something else.
     lambda here: sets.CovertypeDataModule(here, download=False).load(),
     lambda here: sets.DMOZDataModule(here).load(),
+    lambda here: set_up(sets.DMOZDataModule(tiny.write_dmoz(here, tiny.dmoz_page("Top/A"), B_LINKS_TO_C))),
     lambda here: sets.EICUDataModule(here).load(),
     lambda here: sets.EICUDataModule(write_eicu(here, eicu_tables({1: 8}, {1: 1}))).load(),
     lambda here: set_up(sets.MNISTDataModule(here, TWO, download=False)),

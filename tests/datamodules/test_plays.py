@@ -38,7 +38,7 @@ One \--two-- _\[ ]_ three.
 *Re-enter [all],
 running.*
 
-## ACT II
+# ACT II
 
 No one speaks this.
 
@@ -189,7 +189,8 @@ def test_leafs_windows_are_laid_over_each_other(tmp_path):
 
 def test_leafs_training_and_test_files_are_told_apart(tmp_path):
     train = [leaf_file(tmp_path / "train" / f"{user}.json", {user: [0, 1, 2]}) for user in "AB"]
-    test = [leaf_file(tmp_path / "test" / "b.json", {"B": [30, 31], "C": [0]})]
+    starts = {"B": [30, 31], "C": [0], "D": []}
+    test = [leaf_file(tmp_path / "test" / f"{user}.json", {user: own}) for user, own in starts.items()]
     a, b, c = read_leaf(train, test)
     assert (a.name, a.test_from) == ("A", None)
     assert (b.name, b.starts[b.starts >= b.test_from].tolist()) == ("B", [30, 31])

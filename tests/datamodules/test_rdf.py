@@ -14,7 +14,7 @@ HEAD = b"""<?xml version="1.0" encoding="UTF-8"?>
 
 """
 TAIL = b"</RDF>\n"
-CONTENT = b"""  <Topic r:id="Top/Arts/Animation">
+CONTENT = b"""  <Topic xml:lang="en" r:about="" r:id="Top/Arts/Animation">
     <catid>423945</catid>
     <link1 r:resource="http://www.awn.com/"></link1>
     <link r:resource="http://www.toonhound.com/?a=1&amp;b=2"></link>
@@ -31,6 +31,7 @@ CONTENT = b"""  <Topic r:id="Top/Arts/Animation">
     <topic>Top/Arts/Animation/Cartoons</topic>
     <ages>kids</ages>
   </ExternalPage>
+  <Alias r:id="Top/Arts/Comics"/>
   <ExternalPage about="http://www.example.com/">
     <d:Title></d:Title>
     <d:Description/>

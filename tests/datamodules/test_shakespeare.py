@@ -89,19 +89,13 @@ def test_gutenbergs_plays_are_downloaded_once(tmp_path, markdown, network):
         data = ready(tmp_path / "new", source="gutenberg", download=True)
         assert data.client_names == [f"PLAY_{play}_{role}" for play, role in zip("000111", ROLES, strict=True)]
         assert data.labels.tolist() == ready(markdown).labels.tolist()
+    # an archive or a text that is there needs no network
+    [path] = (tmp_path / "new" / "shakespeare").iterdir()
+    assert path.name == "1994-01-100.zip"
+    path.unlink()
+    path.with_name("100.txt").write_text(GUTENBERG)
+    assert ready(tmp_path / "new", source="gutenberg", download=True).partition.num_clients == 6
     assert network == ["https://www.gutenberg.org/files/100/old/1994-01-100.zip"]
-    assert [path.name for path in (tmp_path / "new" / "shakespeare").iterdir()] == ["1994-01-100.zip"]
-
-
-def test_gutenbergs_text_or_archive_needs_no_network(tmp_path, network):
-    folder = tmp_path / "shakespeare"
-    folder.mkdir()
-    (folder / "1994-01-100.zip").write_bytes(archive())
-    assert ready(tmp_path, source="gutenberg").partition.num_clients == 6
-    (folder / "1994-01-100.zip").unlink()
-    (folder / "100.txt").write_text(GUTENBERG)
-    assert ready(tmp_path, source="gutenberg", download=True).partition.num_clients == 6
-    assert network == []
 
 
 def test_leafs_own_test_set(tmp_path):

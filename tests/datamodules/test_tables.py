@@ -15,8 +15,6 @@ from fl_lightning.datamodules import TableDataModule
 from fl_lightning.models import MLPClassifier
 from fl_lightning.partitioners import IIDPartitioner
 
-ALL = WithinClientSplit(val=0.0, test=0.0)
-
 
 def frame(rows: int = 12) -> pd.DataFrame:
     """Row i has age i and height 2i, belongs to one of the sites b, a, c in turn, and is of class low or high."""
@@ -38,7 +36,7 @@ def write(path: Path, table: pd.DataFrame) -> Path:
 
 
 def ready(path: Path, client: str | None = "site", **kwargs) -> TableDataModule:
-    options = {"label": "risk", "categorical": ["colour"], "split": ALL, **kwargs}
+    options = {"label": "risk", "categorical": ["colour"], "split": WithinClientSplit(0.0, 0.0), **kwargs}
     return set_up(TableDataModule(path, client=client, **options))
 
 

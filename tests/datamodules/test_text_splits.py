@@ -79,6 +79,9 @@ def test_the_files_own_test_part():
 
 
 def test_equal_clients():
+    drawn = [apply(CropSplit(num_clients=1, train=300, test=4, seed=seed)) for seed in range(5)]
+    assert {split.train[0][0] < SIZES[0] for split in drawn} == {True, False}
+    assert all(sizes(split.test) == {0: 4} for split in drawn)
     for seed in range(5):
         split = apply(CropSplit(num_clients=2, train=300, test=4, seed=seed))
         assert sizes(split.train) == {0: 300, 1: 300}

@@ -80,6 +80,7 @@ def test_tensors_stay_tensors():
 def test_clients_are_given_in_place_of_a_partitioner():
     data = ready(Squares(), None, clients=["x", "y"] * 6)
     assert data.client_names == ["x", "y"]
+    assert repr(data).startswith("TorchDatasetDataModule(2 of 2 clients train, 12 samples")
     assert samples(data, 1) == [1.0, 9.0, 25.0, 49.0, 81.0, 121.0]
     assert data.labels is None
 

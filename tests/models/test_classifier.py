@@ -9,9 +9,7 @@ from helpers.toys import quiet_trainer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from fl_lightning.datamodules import DigitsDataModule
-from fl_lightning.models import Classifier, ConvNetClassifier, MLPClassifier
-from fl_lightning.partitioners import IIDPartitioner
+from fl_lightning.models import Classifier, MLPClassifier
 
 
 class Constant(Classifier):
@@ -81,12 +79,6 @@ def test_predictions_are_the_logits(labelled):
     assert [batch.tolist() for batch in quiet_trainer().predict(module, data)] == [[[0.5, -1.0]] * 2, [[0.5, -1.0]]]
 
 
-def test_a_data_modules_test_samples_are_predicted():
-    data = DigitsDataModule(IIDPartitioner(10), batch_size=16)
-    logits = quiet_trainer().predict(MLPClassifier(in_features=3072, hidden=(4,)), datamodule=data)
-    assert torch.cat(logits).shape == (sum(len(y) for _, y in data.test_dataloader()), 10)
-
-
 def test_momentum_and_weight_decay_reach_the_optimizer():
     module = Constant(lr=0.1, momentum=0.9, weight_decay=0.5)
     quiet_trainer(max_epochs=1).fit(module, loader([0, 0, 0, 0], batch_size=2))
@@ -112,7 +104,3 @@ def test_mlp_truncated_normal_initialisation():
     # A standard normal cut at two deviations has standard deviation 0.8796.
     assert weights.std().item() == pytest.approx(0.02 * 0.8796, rel=0.01)
     assert not biases.any()
-
-
-def test_convnet_smallest_image():
-    assert ConvNetClassifier(image_size=16)(torch.zeros(2, 3, 16, 16)).shape == (2, 10)

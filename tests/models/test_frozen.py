@@ -21,15 +21,7 @@ def test_is_frozen_and_stays_in_evaluation_mode():
     network(torch.randn(4, 3, 5, 5)).sum().backward()
     assert all(torch.equal(before[name], tensor) for name, tensor in network[0].state_dict().items())
     assert all(parameter.grad is None and not parameter.requires_grad for parameter in network[0].parameters())
-
-
-def test_forward_applies_the_layers():
-    double = nn.Linear(1, 1)
-    nn.init.constant_(double.weight, 2.0)
-    nn.init.constant_(double.bias, 1.0)
-    output = FrozenPrefix(double)(torch.tensor([[1.0], [3.0]]))
-    assert output.tolist() == [[3.0], [7.0]]
-    assert not output.requires_grad
+    assert not network[0](torch.ones(1, 3, 5, 5, requires_grad=True)).requires_grad
 
 
 def test_bypass_returns_the_input_and_keeps_state_and_fingerprint():

@@ -83,6 +83,8 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: partitioners.QPPartitioner(2).solve(np.array([3, 0])),
     lambda _: partitioners.QPPartitioner(2).solve(np.array([], dtype=int)),
     lambda _: partitioners.QPPartitioner(2).solve(RAGGED),
+    lambda _: partitioners.QPPartitioner(2).solve(np.array([[3, 4]])),
+    lambda _: partitioners.QPPartitioner(2).solve(np.array([3.0, 4.5])),
     lambda _: round_columns(np.array([[0.0, 0.0], [2.0, 1.0]]), np.random.default_rng(0)),
     lambda _: by_features(FEW * 0.5, FEW),
     lambda _: by_features(FEW, np.zeros((2, 2, 2))),
@@ -109,6 +111,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: TopicGraph(("Top/A", "Top/B", "Top/A"), []),
     lambda _: TopicGraph(("Top/A", "Top/B"), np.array([[0, 1, 1]])),
     lambda _: TopicGraph(("Top/A", "Top/B"), RAGGED),
+    lambda _: TopicGraph(("Top/A", "Top/B"), np.array([[0, -1]])),
     lambda _: PATH.homes(["Top/World/A"]),
     # P and Q alone are kept; A and X stay outside, and A cannot be merged.
     lambda _: topics(root="Top/A/X/P"),

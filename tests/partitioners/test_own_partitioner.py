@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fl_lightning import partitioners
-from fl_lightning.data import ClientSplit, SampleSplit, WithinClientSplit
+from fl_lightning.data import WithinClientSplit
 from fl_lightning.partitioners import Partition, Partitioner
 
 LABELS = np.array([5, 5, 9, 9, 9, 5])
@@ -65,9 +65,3 @@ def test_the_fewest_samples_and_the_most_classes_that_are_asked_for_are_enough()
         partitioners.IIDPartitioner(3),
     ]:
         assert made(np.array([0, 0, 0])).sizes.tolist() == [1, 1, 1]
-
-
-def test_a_plain_function_is_a_partitioner() -> None:
-    for split in [ClientSplit(3), SampleSplit(0.0, 0.0), WithinClientSplit(0.0, 0.0)]:
-        made = split.apply(LABELS, lambda labels: [np.flatnonzero(labels == 9), [0], [1, 5]])
-        assert lists(made.partition) == [[2, 3, 4], [0], [1, 5]]

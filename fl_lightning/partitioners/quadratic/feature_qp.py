@@ -247,7 +247,7 @@ def quantile_buckets(values: np.ndarray, num_buckets: int) -> np.ndarray:
         )
     _, value_of_sample, counts = np.unique(values, return_inverse=True, return_counts=True)
     # More buckets than samples would stay empty.
-    num_buckets = min(num_buckets, max(len(values), 1))
+    num_buckets = min(num_buckets, len(values))
     # A mid-rank is the mean rank of equal values; twice of it is a whole number.
     twice_mid_rank = 2 * np.cumsum(counts) - counts
     bucket_of_value = twice_mid_rank * num_buckets // (2 * len(values))

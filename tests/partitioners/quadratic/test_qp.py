@@ -8,8 +8,6 @@ import pytest
 
 from fl_lightning.partitioners import QPPartitioner, c_score, label_counts
 
-CLASS_COUNTS = np.full(10, 300)
-
 
 @pytest.mark.parametrize("rounding", ["margins", "columns"])
 def test_samples_are_taken_in_order_as_the_solution_says(rounding: Any) -> None:
@@ -40,7 +38,7 @@ def test_concentrations_of_sizes_and_classes_are_independent() -> None:
 
 
 def test_a_burn_in_can_stop_at_a_multiple_of_the_optimum() -> None:
-    stopped = QPPartitioner(20, burn_in=10**9, search=0, step=0.05, burn_in_stop=1.1).solve(CLASS_COUNTS)
+    stopped = QPPartitioner(20, burn_in=10**9, search=0, step=0.05, burn_in_stop=1.1).solve(np.full(10, 300))
     ratio = math.sqrt(stopped.chosen_loss / stopped.optimal_loss)
 
     # the last move is small

@@ -40,13 +40,7 @@ def test_the_solver_finds_the_nearest_matrix() -> None:
         # oracles O13a to O13c
         (TARGET, (5, 5), (6, 4), OPTIMUM, 1),
         ([[5, 0], [0, 5]], (5, 5), (6, 4), [[5, 0], [1, 4]], 2),
-        (
-            [[3, 0, 0], [0, 2, 2], [1, 1, 4]],
-            (3, 4, 6),
-            (5, 4, 4),
-            [[3, 0, 0], [0.5, 2.5, 1], [1.5, 1.5, 3]],
-            3,
-        ),
+        ([[3, 0, 0], [0, 2, 2], [1, 1, 4]], (3, 4, 6), (5, 4, 4), [[3, 0, 0], [0.5, 2.5, 1], [1.5, 1.5, 3]], 3),
         # rows of the target need not have the sums that are asked for
         (np.zeros((2, 3)), (3, 6), (3, 3, 3), [[1, 1, 1], [2, 2, 2]], 15),
         # a single row or column
@@ -195,15 +189,15 @@ def test_rounding_moves_no_entry_by_one_and_keeps_margins(matrices: tuple[np.nda
     assert np.abs(rounded - alpha).max() < 1
 
 
-def test_the_original_rounding_changes_rows() -> None:
+def test_the_original_rounding_changes_rows_and_repairs_columns() -> None:
     # np.round gives [[4, 0], [2, 4]]: columns are right as they are
     assert round_columns(OPTIMUM, np.random.default_rng(0)).tolist() == [[4, 0], [2, 4]]
-
-
-def test_the_original_rounding_repairs_columns() -> None:
     alpha = np.full((4, 2), 2.5)
     rounded = round_columns(alpha, np.random.default_rng(0))
 
     # rounded half to even, both columns lack 2
     assert rounded.sum(axis=0).tolist() == [10, 10]
     assert rounded.min() >= 2
+    # rounded to 1, 1, 1 and 0, the first column has one too many, which the last row cannot give
+    alpha = np.array([[0.6, 2.0], [0.6, 2.0], [0.6, 2.0], [0.2, 2.0]])
+    assert {round_columns(alpha, np.random.default_rng(seed))[3, 0] for seed in range(9)} == {0}

@@ -7,7 +7,6 @@ from fl_lightning.partitioners import TopicGraph, TopicGraphPartitioner, diffuse
 
 PAIR = TopicGraph(("Top/A", "Top/B"), np.array([[0, 1]]))
 PATH = TopicGraph(("Top/A", "Top/B", "Top/C"), np.array([[2, 1], [0, 1]]))
-LONELY = TopicGraph(("Top/A", "Top/B"), np.array([], dtype=np.int64))
 
 
 def after(graph: TopicGraph, steps: int, start: list[float]) -> list[float]:
@@ -15,14 +14,11 @@ def after(graph: TopicGraph, steps: int, start: list[float]) -> list[float]:
 
 
 # oracle O15: two linked clients, and a path of three
-def test_probabilities_of_one_step() -> None:
+def test_probabilities_of_one_step_and_of_many() -> None:
     np.testing.assert_allclose(PAIR.transitions(), [[2 / 3, 1 / 3], [1 / 3, 2 / 3]], rtol=1e-15)
     np.testing.assert_allclose(
         PATH.transitions(), [[2 / 3, 1 / 3, 0], [1 / 4, 1 / 2, 1 / 4], [0, 1 / 3, 2 / 3]], rtol=1e-15
     )
-
-
-def test_probabilities_of_many_steps() -> None:
     assert after(PAIR, 5, [1, 0])[0] == pytest.approx(0.502057613, abs=5e-10)
     assert after(PATH, 10, [1, 0, 0]) == pytest.approx([0.308670768, 0.399999993, 0.291329238], abs=5e-10)
     assert after(PATH, 1000, [0, 0, 1]) == pytest.approx([0.3, 0.4, 0.3], abs=1e-12)

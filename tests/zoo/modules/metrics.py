@@ -11,11 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchmetrics import MeanAbsoluteError, MeanMetric, MeanSquaredError, Metric, MetricCollection
 from torchmetrics.aggregation import MaxMetric, RunningSum, SumMetric
-from torchmetrics.classification import (
-    MulticlassAccuracy,
-    MulticlassAUROC,
-    MulticlassF1Score,
-)
+from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC, MulticlassF1Score
 
 from zoo.entry import CLASSES, UNEQUAL, Entry, one_by_one
 from zoo.modules.base import Classifier
