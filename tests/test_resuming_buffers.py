@@ -119,7 +119,7 @@ class Counting(Quadratic):
         self.a, self.b = (torch.nn.Linear(1, 1, bias=False).requires_grad_(False) for _ in range(2))
         self.b.weight = torch.nn.init.zeros_(self.a.weight)
         self.written, self.replaced = (torch.nn.BatchNorm1d(1).requires_grad_(False).eval() for _ in range(2))
-        self.steps, self.unlogged = torchmetrics.SumMetric(), torchmetrics.SumMetric()
+        self.steps, self.unlogged = torchmetrics.SumMetric(), torchmetrics.MeanMetric()
         self.steps.persistent(True)
         self.unlogged.persistent(True)
 
@@ -135,7 +135,7 @@ class Counting(Quadratic):
 
 def counts(state: dict[str, Tensor]) -> list[float]:
     names = ("a.weight", "b.weight", "written.running_mean", "replaced.running_mean", "steps.sum_value")
-    return [float(state[name]) for name in (*names, "unlogged.sum_value")]
+    return [float(state[name]) for name in (*names, "unlogged.mean_value", "unlogged.weight")]
 
 
 class InMidRound(L.Callback):
@@ -156,12 +156,12 @@ def test_what_is_saved_in_mid_round_is_that_of_the_rounds_start(goes_on: str, tm
     module.steps.update(4.0)
     with pytest.raises(ZeroDivisionError):
         fit(3, None, L.pytorch.callbacks.LambdaCallback(on_train_batch_end=lambda *_: 1 / 0), module=module)
-    assert counts(module.state_dict()) == [0.0] * 4 + [4.0, 0.0]
+    assert counts(module.state_dict()) == [0.0] * 4 + [4.0, 0.0, 0.0]
     with pytest.raises(ConnectionError):
         fit(3, None, InMidRound(path), module=module)
     # each of two clients took a step in the round that is done
     for state in (module.state_dict(), torch.load(path, weights_only=True)["state_dict"]):
-        assert counts(state) == [1.0] * 4 + [0.0, 2.0]
+        assert counts(state) == [1.0] * 4 + [0.0, 2.0, 2.0]
     if goes_on == "from the checkpoint":
         module, _ = fit(3, path, module=Counting())
     else:

@@ -103,12 +103,14 @@ class Elsewhere(Points):
 class Stops(L.Callback):
     """Ends each client after its first batch."""
 
-    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> Any:
-        return -1 if batch_idx else None
+    def on_train_batch_end(self, *arguments: Any) -> None:
+        raise StopIteration
 
 
 def test_what_a_client_leaves_is_passed_over() -> None:
-    assert torch.equal(fit(sets_of(Elsewhere), Stops(), num_workers=1), fit(sets_of(), Stops()))
+    stopped = fit(sets_of(Elsewhere), Stops(), num_workers=1)
+    assert torch.equal(stopped, fit(sets_of(), Stops()))
+    assert not torch.equal(stopped, fit(sets_of()))
 
 
 class Children(L.Callback):

@@ -12,8 +12,6 @@ from helpers.tiny_files import set_up
 from fl_lightning.datamodules import DMOZDataModule
 from fl_lightning.datamodules.dmoz_sample import write_sample_dump
 
-NAMES = ("content.rdf.u8", "structure.rdf.u8")
-
 
 @pytest.fixture(scope="module")
 def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -31,7 +29,7 @@ def ready(folder: Path, **options: object) -> DMOZDataModule:
 
 
 def test_the_dumps_hold_what_makes_the_real_ones_hard_to_read(sample: Path) -> None:
-    content, structure = ((sample / "dmoz" / name).read_bytes() for name in NAMES)
+    content, structure = ((sample / "dmoz" / f"{name}.rdf.u8").read_bytes() for name in ("content", "structure"))
     for oddity in (b"\x0b", b"\xff\xfe", b" & ", b"&#11;", b"&lt;b&gt;", "日本語".encode(), b"R&amp;B", b"&#x27;"):
         assert oddity in content
     for link in (b"<narrow ", b"<narrow1 ", b"<narrow2 ", b"<symbolic1 ", b"<symbolic2 ", b"<related ", b"<altlang "):

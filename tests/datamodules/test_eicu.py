@@ -13,11 +13,9 @@ from fl_lightning.data import ClientSplit, WithinClientSplit
 from fl_lightning.datamodules import EICUDataModule
 from fl_lightning.datamodules.eicu import FEATURES
 
-ALL = WithinClientSplit(val=0.0, test=0.0)
-
 
 def ready(folder: Path, **kwargs) -> EICUDataModule:
-    return set_up(EICUDataModule(folder, **{"cohort": "demo", "split": ALL, **kwargs}))
+    return set_up(EICUDataModule(folder, **{"cohort": "demo", "split": WithinClientSplit(0.0, 0.0), **kwargs}))
 
 
 def small() -> dict[str, pd.DataFrame]:

@@ -202,8 +202,9 @@ def centrally(folder: Path) -> None:
 
 def from_central(folder: Path) -> None:
     trainer = quiet_trainer(max_epochs=1)
-    trainer.fit(Linear(), datamodule=table())
+    trainer.fit(Linear(), datamodule=table(standardize="global"))
     trainer.save_checkpoint(folder / "central.ckpt")
+    quiet_trainer(max_epochs=2).fit(Linear(), datamodule=table(standardize="global"), ckpt_path=folder / "central.ckpt")
     fit(fl.FedAvg(2), Linear(), table(), 2, ckpt_path=folder / "central.ckpt")
 
 

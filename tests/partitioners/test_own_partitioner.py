@@ -17,12 +17,8 @@ class RoundRobin(Partitioner):
         return [range(client, len(classes), self.num_clients) for client in range(self.num_clients)]
 
 
-def lists(partition: Partition) -> list[list[int]]:
-    return [indices.tolist() for indices in partition.indices]
-
-
 def test_one_method_makes_a_partitioner() -> None:
-    assert lists(RoundRobin(2)(LABELS)) == [[0, 2, 4], [1, 3, 5]]
+    assert [indices.tolist() for indices in RoundRobin(2)(LABELS).indices] == [[0, 2, 4], [1, 3, 5]]
     assert repr(RoundRobin(2)) == "RoundRobin(num_clients=2, seed=0)"
 
 
@@ -49,7 +45,7 @@ def test_indices_may_be_lists_arrays_or_tensors() -> None:
         Partition((np.array([0, 1]), np.array([2]))).indices,
     ]:
         made = WithinClientSplit(0.0, 0.0).apply(LABELS, lambda labels, result=result: result)
-        assert lists(made.partition) == [[0, 1], [2]]
+        assert [indices.tolist() for indices in made.partition.indices] == [[0, 1], [2]]
 
 
 def test_the_fewest_samples_and_the_most_classes_that_are_asked_for_are_enough() -> None:
