@@ -47,6 +47,9 @@ class Broken(Dataset[tuple[Tensor, Tensor]]):
         return X[index], Y[index]
 
 
-def test_a_sample_that_cannot_be_read_has_no_batch() -> None:
+def test_samples_that_cannot_be_read_or_put_together_have_no_batch() -> None:
     data = ClientDatasetsModule([TensorDataset(X, Y), Broken()], batch_size=4, shuffle=False)
     assert notes(data, OSError) == ["In round 1, client 1, batch: None."]
+    collating, training = notes(ClientDatasetsModule([[(X[0], 0), (X[0, :2], 0)]]), RuntimeError)
+    assert "Give a `collate_fn`" in collating
+    assert training == "In round 1, client 0, batch: None."

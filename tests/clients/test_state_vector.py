@@ -53,8 +53,6 @@ def test_frozen_tensors_travel_if_they_are_few(trained: int, frozen: int, travel
     assert StateVector(module).layout.size == trained + frozen * travels
 
 
-with torch.inference_mode():
-    INFERRED = torch.zeros(3)
 #: Of a buffer: its name, whether its owner is in training mode, the vector's type, and whether that has the buffer.
 BUFFERS: dict[str, tuple[Tensor, str, bool, torch.dtype, bool]] = {
     "bytes": (torch.tensor([255], dtype=torch.uint8), "kept", True, torch.float32, True),
@@ -67,7 +65,7 @@ BUFFERS: dict[str, tuple[Tensor, str, bool, torch.dtype, bool]] = {
     "frozen": (torch.tensor([2**22 - 1]), "kept", False, torch.float32, True),
     "large frozen": (torch.tensor([2**22]), "kept", False, torch.float32, False),
     "double frozen": (torch.tensor([0.5], dtype=torch.float64), "kept", False, torch.float32, False),
-    "inferred frozen": (INFERRED, "kept", False, torch.float32, False),
+    "inferred frozen": (torch.inference_mode()(torch.zeros)(3), "kept", False, torch.float32, False),
     "expanded frozen": (torch.zeros(1).expand(1, 3), "kept", False, torch.float32, False),
 }
 

@@ -9,7 +9,9 @@ from fl_lightning.data.inputs import standardized
 from fl_lightning.partitioners import Partition
 
 
-def test_statistics_are_per_feature_and_of_the_population():
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 22])
+def test_statistics_are_per_feature_and_of_the_population(chunk, monkeypatch):
+    monkeypatch.setattr("fl_lightning.data.inputs._CHUNK", chunk)
     mean, std = fit_statistics(torch.tensor([[1.0, 10.0], [3.0, 10.0], [5.0, 40.0]]))
     # variances by hand: ((1-3)^2 + 0 + (5-3)^2) / 3 = 8/3 and (100 + 100 + 400) / 3 = 200
     assert mean.tolist() == [3.0, 20.0]

@@ -31,6 +31,9 @@ def test_both_layouts_are_one_federation(tmp_path: Path) -> None:
         assert (data.labels.tolist(), data.class_names) == (patients["E"].tolist(), ["censored", "died"])
         assert sizes(data) == {"train": [4] * 6, "val": [], "test": [2] * 6}
     assert one.data_fingerprint() == two.data_fingerprint()
+    patients.assign(a=float("nan")).to_csv(path, index=False)
+    with pytest.raises(RuntimeError, match="there are gaps"):
+        two.load()
 
 
 @pytest.mark.realdata

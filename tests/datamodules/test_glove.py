@@ -8,26 +8,17 @@ import pytest
 from fl_lightning.datamodules.glove import PAD, SEPARATOR, UNKNOWN, read_word_vectors, tokenize
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
+def test_words_stand_behind_padding_unknown_and_separator(tmp_path: Path) -> None:
     path = tmp_path / "glove.txt"
     path.write_bytes("the 0.5 -1.25\n, 1 2\nçafé 3e-1 4\n\u0085 7 8\n".encode() + b"\xff 5 6\n")
-    return path
-
-
-def test_words_stand_behind_padding_unknown_and_separator(table: Path) -> None:
-    words = read_word_vectors(table)
+    words = read_word_vectors(path)
 
     assert (PAD, UNKNOWN, SEPARATOR) == (0, 1, 2)
     assert words.rows == {"the": 3, ",": 4, "çafé": 5, "\u0085": 6, "\ufffd": 7}
     assert words.vectors.dtype == np.float32
     expected = [[0, 0], [1, 1], [-1, -1], [0.5, -1.25], [1, 2], [0.3, 4], [7, 8], [5, 6]]
     np.testing.assert_array_equal(words.vectors, np.array(expected, dtype=np.float32))
-
-
-def test_a_text_is_title_separator_and_description(table: Path) -> None:
-    words = read_word_vectors(table)
-
+    # a text is its title, the separator and its description
     assert words.encode("The, the", "ÇAFÉ bar") == [3, 4, 3, 2, 5, 1]
     assert words.encode("The", "") == [3, 2, 1]
     assert words.encode("", " \n") == [1, 2, 1]

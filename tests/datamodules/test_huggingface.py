@@ -14,13 +14,12 @@ from fl_lightning.datamodules import HuggingFaceDataModule
 from fl_lightning.partitioners import IIDPartitioner
 
 ALL = WithinClientSplit(val=0.0, test=0.0)
-WRITERS = ["w2", "w1", "w3"]
 
 
 def columns(rows: int = 9) -> dict[str, list]:
     """Row i is by one of three writers in turn; its number is i, its text has i mod 3 + 1 words."""
     return {
-        "writer_id": [WRITERS[i % 3] for i in range(rows)],
+        "writer_id": [("w2", "w1", "w3")[i % 3] for i in range(rows)],
         "number": list(range(rows)),
         "half": [i / 2 for i in range(rows)],
         "pair": [[float(i), -float(i)] for i in range(rows)],

@@ -25,6 +25,7 @@ def test_one_client_for_each_key_in_ascending_order() -> None:
         (KEYS.astype(object), 1, [[1, 3, 5], [2], [0, 4]], ["juliet", "nurse", "romeo"]),
         (KEYS.tolist(), 2, [[1, 3, 5], [0, 4]], ["juliet", "romeo"]),
         (numbers, 1, [[1], [3], [0, 2]], ["-2", "4", "30"]),
+        (numbers.astype(object), 1, [[1], [3], [0, 2]], ["-2", "4", "30"]),
     ]:
         partitioner = NaturalPartitioner(min_partition_size=least)
         assert lists(partitioner(keys)) == indices
