@@ -67,9 +67,7 @@ def trained(data: fl.FederatedDataModule, rounds: int, callback: fl.AggregationC
         ({"classes": 2, "keep": False}, [[0, 1], [2], [2]]),
     ],
 )
-def test_classes_arrive_and_clients_without_any_cannot_be_reached(
-    options: dict[str, Any], stages: list[list[int]]
-) -> None:
+def test_classes_arrive_and_who_has_none_is_away(options: dict[str, Any], stages: list[list[int]]) -> None:
     data = fl.TensorDataModule(CLIENTS, batch_size=None, changes=ClassArrival(2, **options))
     rounds = [[only(client, stages[number // 2]) for client in CLIENTS] for number in range(6)]
     assert (trained(data, 6) - averaged(rounds)).abs().max() < 1e-14

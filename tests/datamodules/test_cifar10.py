@@ -20,9 +20,8 @@ def cifar(tmp_path, monkeypatch) -> Path:
 
 
 def ready(folder: Path | None, **kwargs) -> CIFAR10DataModule:
-    return set_up(
-        CIFAR10DataModule(folder, IIDPartitioner(3), **{"split": SampleSplit(val=0.0, test="official"), **kwargs})
-    )
+    options = {"split": SampleSplit(val=0.0, test="official"), **kwargs}
+    return set_up(CIFAR10DataModule(folder, IIDPartitioner(3), **options))
 
 
 def test_training_and_test_images_are_pooled_and_the_last_file_is_the_official_test_set(cifar):

@@ -69,9 +69,7 @@ def test_imagenet_weights_come_from_torch_hub_s_cache_but_for_the_tail(weights_f
 
 
 @pytest.mark.parametrize(("folder", "variable"), [("weights", "elsewhere"), (".", None)])
-def test_imagenet_weights_are_looked_for_in_the_folder_of_the_data(
-    folder, variable, weights_file, tmp_path, monkeypatch
-):
+def test_imagenet_weights_are_looked_for_among_the_data(folder, variable, weights_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TORCH_HOME", str(weights_file.parents[2]))  # which comes after the folder of the data
     monkeypatch.delenv("FL_LIGHTNING_DATA", raising=False)
@@ -100,9 +98,8 @@ def test_failed_download_names_the_file_and_its_place(tmp_path, monkeypatch):
     monkeypatch.delenv("FL_LIGHTNING_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
     place = f"data/weights/{WEIGHTS_FILE} .*FL_LIGHTNING_DATA"
-    with pytest.raises(
-        RuntimeError, match=rf"{WEIGHTS_FILE} could .*no network.*Put the file from https://.*\.pth at {place}"
-    ):
+    told = rf"{WEIGHTS_FILE} could .*no network.*Put the file from https://.*\.pth at {place}"
+    with pytest.raises(RuntimeError, match=told):
         MobileNetV2Classifier()
 
 

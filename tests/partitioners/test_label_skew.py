@@ -133,7 +133,7 @@ def test_experiments_with_devices_have_the_seed_that_is_given() -> None:
 
 def test_a_class_that_no_limited_client_holds_goes_to_the_others() -> None:
     labels = np.repeat([0, 1, 2], [10, 9, 8])
-    partition = LimitedClassesPartitioner(3, limited_clients=[1], num_classes_per_partition=1)(labels)
+    partition = LimitedClassesPartitioner(3, np.array([1]), num_classes_per_partition=1)(labels)
 
     # floor(n / 3) each, then the rest of class 0 to client 1, of classes 1 and 2 to clients 0 and 2
     assert label_counts(partition, labels).tolist() == [[3, 5, 4], [4, 0, 0], [3, 4, 4]]

@@ -75,6 +75,8 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda _: partitioners.LimitedClassesPartitioner(2, [0], 5)(FEW),
     lambda _: partitioners.LimitedClassesPartitioner(8, [0, 1], 4)(FEW),
     lambda _: partitioners.LimitedClassesPartitioner(4, [2, 2]),
+    lambda _: partitioners.LimitedClassesPartitioner(4, [8, 1]),
+    lambda _: partitioners.LimitedClassesPartitioner(4, np.array(1)),
     lambda _: partitioners.DirichletPartitioner(2, alpha=100.0, max_classes_per_partition=1)(FEW),
     lambda _: partitioners.DirichletPartitioner(20, alpha=1.0, size_sigma=3.0)(np.zeros(21, dtype=int)),
     lambda _: partitioners.IIDPartitioner(2_000)([0] * 1_500),

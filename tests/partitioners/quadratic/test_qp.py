@@ -58,3 +58,7 @@ def test_many_clients_of_few_samples() -> None:
     partition = QPPartitioner(3_000, size_alpha=100.0, class_alpha=0.1, burn_in=0, search=0)(labels)
     assert sorted(np.concatenate(partition.indices).tolist()) == list(range(12_000))
     assert partition.sizes.min() >= 1
+    # sizes are rounded, and have one sample too many then, which is not taken of a client with a single one
+    for seed in (5, 6, 8):
+        solution = QPPartitioner(4, size_alpha=1.0, burn_in=0, search=0, seed=seed).solve(np.array([6]))
+        assert (solution.counts.sum(), solution.counts.min()) == (6, 1)

@@ -70,9 +70,7 @@ def test_the_solver_finds_the_nearest_matrix() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(MATRICES, st.randoms(use_true_random=False))
-def test_the_solution_has_its_margins_and_no_nearer_matrix_exists(
-    matrices: tuple[np.ndarray, np.ndarray], random: Any
-) -> None:
+def test_the_solution_is_the_nearest_of_its_margins(matrices: tuple[np.ndarray, np.ndarray], random: Any) -> None:
     feasible, target = matrices
     solution = solve_transport_qp(target, feasible.sum(axis=1), feasible.sum(axis=0))
 
