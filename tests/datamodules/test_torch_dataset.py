@@ -72,6 +72,8 @@ def test_tensors_stay_tensors():
     dataset = TensorDataset(x, torch.tensor(classes(12)))
     data = ready(dataset)
     assert data.source_inputs() is x
+    noisy = ready(TensorDataset(x[:, 0]), partitioners.IIDPartitioner(2), feature_noise=0.5).source_inputs()
+    assert int((noisy == x[:, 0]).sum()) == 6  # those of the first client, which has no noise
     half = ready(ConcatDataset([Subset(dataset, [11, 1, 3]), dataset]))
     assert half.source_inputs()[:5, 0].tolist() == [11.0, 1.0, 3.0, 0.0, 1.0]
     assert half.labels.tolist() == [2, 1, 0, *classes(12)]
