@@ -42,6 +42,7 @@ def test_pages_are_at_their_topic_or_the_nearest_above_it(dumps: Path) -> None:
 
 def test_a_page_is_a_row_of_words(tmp_path: Path) -> None:
     content = dmoz_page("Top/A", "Café, Unheard", "The &lt;music&gt; \x0b.") + dmoz_page("Top/A", "Site", "")
+    content += dmoz_page("Top/")  # of no topic, and so left out
     data = ready(write_dmoz(tmp_path, content, dmoz_topic("Top/A", "narrow=Top/A/X")), min_samples=1, max_tokens=10)
 
     tokens = data.source_inputs()

@@ -21,6 +21,7 @@ from fl_lightning.data import SampleSplit
 from fl_lightning.partitioners import IIDPartitioner
 
 TWO = IIDPartitioner(2)
+SHORT_WINDOW = '{"users": ["A"], "user_data": {"A": {"x": ["To be or not to b"], "y": ["e"]}}}'
 B_LINKS_TO_C = tiny.dmoz_topic("Top/B", "narrow=Top/C")
 ROWS = {"age": [1, 2, 3], "risk": ["low", "high", "low"], "site": ["a", "b", "a"]}
 
@@ -56,11 +57,6 @@ def images(folder: Path, *files: str, text: str = "1.txt", left_out: str | None 
     set_up(sets.DomainDataModule(folder, left_out))
 
 
-def play(folder: Path) -> None:
-    (folder / "play.md").write_text("")
-    sets.plays.parse_markdown(folder / "play.md")
-
-
 #: What is refused, perhaps with a folder.
 CALLS: list[Callable[[Path], Any]] = [
     lambda _: sets.CIFAR10DataModule(crop_probability=0.5),
@@ -88,7 +84,8 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda here: sets.CIFAR10DataModule(here, TWO, download=False).load(),
     lambda here: sets.ShakespeareDataModule(here, source="leaf").load(),
     lambda here: set_up(sets.ShakespeareDataModule(write_markdown_plays(here), source="markdown", min_samples=1000)),
-    play,
+    lambda here: (here / "play.md").write_text("") or sets.plays.parse_markdown(here / "play.md"),
+    lambda here: (here / "a.json").write_text(SHORT_WINDOW) and sets.plays.read_leaf([here / "a.json"], []),
     lambda here: sets.DomainDataModule(here / "none").load(),
     lambda here: images(here),
     lambda here: images(here, text="1.png"),
