@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,12 @@ def begun(**options: Any) -> parts.Algorithm:
     federation = parts.Federation(np.array([1, 2, 3]), model, LAYOUT, optimizer_state=lambda: held)
     algorithm.run = parts.Run.begin(algorithm, federation)
     return algorithm
+
+
+def federation_of(sizes: Sequence[int], length: int = 1, **options: Any) -> parts.Federation:
+    """Return clients of these sizes, whose model is one tensor of zeros."""
+    model = torch.zeros(length, dtype=torch.float64)
+    return parts.Federation(np.array(sizes), model, parts.Layout.of_parameters(length), **options)
 
 
 def shown(value: Any) -> Any:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from helpers.begun import federation_of
 from helpers.toys import Quadratic, clients_that_reach, fit_quadratic
 
 from fl_lightning import FedAvg, FedBuff, parts
@@ -22,11 +22,7 @@ HONEST = [
 
 
 def attached(attack: parts.Attack, clients: int = 7, size: int = 4, seed: int = 0) -> parts.Attack:
-    attack.begin_fit(
-        parts.Federation(
-            np.ones(clients), torch.zeros(size, dtype=torch.float64), parts.Layout.of_parameters(size), seed=seed
-        )
-    )
+    attack.begin_fit(federation_of([1] * clients, size, seed=seed))
     return attack
 
 
@@ -62,13 +58,16 @@ def test_values_of_byzfl(attack: parts.Attack, expected: list[float]) -> None:
     assert attached(parts.Mimic(range(5))).collude(alone) is alone  # nobody is honest
 
 
-def test_the_papers_own_z() -> None:
-    # 50 clients, 24 of them attackers: s = 26 - 24 = 2 supporters, Phi(z) = 48 / 50, z = 1.7507 (Baruch et al. 2019)
-    rows = torch.randn(50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64).tolist()
-    attack = attached(parts.ALittleIsEnough(list(range(26, 50))), clients=50, size=2)
-    sent = attack.collude(results(rows))[-1].delta
-    honest = torch.tensor(rows[:26], dtype=torch.float64)
-    assert ((honest.mean(0) - sent) / honest.std(0)).tolist() == pytest.approx([1.75068607] * 2, abs=5e-8)
+# 50 clients, 24 of them attackers: s = 26 - 24 = 2 supporters, Phi(z) = 48 / 50, z = 1.7507 (Baruch et al. 2019). Of 5
+# with 3 attackers the majority needs nobody, and s = 1: Phi(z) = 4 / 5.
+@pytest.mark.parametrize(("honest", "clients", "z"), [(26, 50, 1.75068607), (2, 5, 0.84162123)])
+def test_the_papers_own_z(honest: int, clients: int, z: float) -> None:
+    rows = torch.randn(clients, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    attack = attached(parts.ALittleIsEnough(list(range(honest, clients))), clients=clients, size=2)
+    sent = attack.collude(results(rows.tolist()))[-1].delta
+    assert ((rows[:honest].mean(0) - sent) / rows[:honest].std(0)).tolist() == pytest.approx([z] * 2, abs=5e-8)
+    # One honest update has no spread that is known.
+    assert attached(parts.ALittleIsEnough([1])).collude(results(HONEST[:2]))[1].delta.tolist() == HONEST[0]
 
 
 def test_single_updates() -> None:

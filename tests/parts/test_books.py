@@ -17,9 +17,9 @@ from fl_lightning.parts.objectives.corrections import Term
 
 
 class Telling(parts.LocalObjective):
-    """Sends a vector and a loss besides, and gets three numbers."""
+    """Sends two vectors and a loss besides, and gets three numbers."""
 
-    vectors_sent = 2
+    vectors_sent = 3
     numbers_down = 3
 
     def loss_of(self, task: parts.Task) -> float:
@@ -50,18 +50,18 @@ UPLOADS = [(TASKS[0], parts.Payload(3, 32)), (TASKS[1], parts.Payload(2, 32, 4))
 def test_everything_that_is_sent_in_a_round() -> None:
     run = begun(objective=Telling(), schedule=Choosing(), sampler=Scoring(2)).run
     report = parts.RoundReport([0, 2], 1, [], 3, TASKS, UPLOADS, scored=7, numbers=11)
-    # Parameters, a buffer and the other vector: four values for two clients, of thirty further models, and three for
-    # each of three clients; to each of these three also five and three numbers.
-    values_down = 2 * 4 + 30 * 4 + 3 * 3 + 3 * (5 + 3)
+    # Parameters, a buffer and the other vectors: four values for two clients, of thirty further models, and twice three
+    # for each of three clients; to each of these three also five and three numbers.
+    values_down = 2 * 4 + 30 * 4 + 3 * 2 * 3 + 3 * (5 + 3)
     # Two clients send a score, a loss, a choice and five numbers; seven were asked before the draw.
     numbers_up = 2 * (3 + 5) + 7 + 11
     expected = {
-        "models_down": 2 + 30 + 3,
-        "models_up": 2 * 2,
+        "models_down": 2 + 30 + 3 * 2,
+        "models_up": 2 * 3,
         "values_down": values_down,
-        "values_up": (3 + 2) + 2 + 2 * 3 + numbers_up,
+        "values_up": (3 + 2) + 2 + 2 * 2 * 3 + numbers_up,
         "bits_down": 32 * values_down,
-        "bits_up": (96 + 68) + 2 * 32 + 2 * 96 + 32 * numbers_up,
+        "bits_up": (96 + 68) + 2 * 32 + 2 * 2 * 96 + 32 * numbers_up,
         "edge_models_down": 2,
         "edge_models_up": 4,
         "edge_bits_down": 2 * 4 * 32,
@@ -70,7 +70,7 @@ def test_everything_that_is_sent_in_a_round() -> None:
     for rounds in (1, 2):
         run.books.count(report, ["count"])
         assert vars(run.books.traffic) == {name: rounds * number for name, number in expected.items()}
-    assert run.books.message_bits() == [(32 * (3 + 1 + 3),) * 2] * 3
+    assert run.books.message_bits() == [(32 * (3 + 1 + 2 * 3),) * 2] * 3
 
 
 def test_reports_of_processes_are_joined() -> None:
@@ -83,17 +83,17 @@ def test_reports_of_processes_are_joined() -> None:
 
 
 def test_stacks_of_adapters_that_a_client_lacks() -> None:
-    # A of 2 x 3 and B of 4 x 2 are 14 numbers, and their product 12.
-    shapes = torch.Size([2, 3]), torch.Size([4, 2])
-    layout = parts.Layout(("m.lora_A.weight", "m.lora_B.weight"), shapes, 2, (32, 32))
+    # A of 2 x 3 and B of 4 x 2 are 14 numbers, and their product 12. A head of one number travels beside the stacks.
+    shapes = torch.Size([2, 3]), torch.Size([4, 2]), torch.Size([1])
+    layout = parts.Layout(("m.lora_A.weight", "m.lora_B.weight", "head"), shapes, 3, (32, 32, 32))
     messages = parts.StackMessages()
-    messages.begin_fit(parts.Federation(np.ones(3), torch.zeros(14), layout))
-    for sizes, numbers in (([], [14, 14, 14]), ([5, 6], [11, 11, 6]), ([5, 8], [12, 12, 8])):
+    messages.begin_fit(parts.Federation(np.ones(3), torch.zeros(15), layout))
+    for sizes, numbers in (([], [15, 15, 15]), ([5, 6], [12, 12, 7]), ([5, 8], [13, 13, 9])):
         messages.sizes, messages.known = sizes, {2: 1}
         messages.begin_round(len(sizes))
         tasks = [parts.Task(2 - client, client, 1) for client in range(3)]
-        assert [messages.payload_down(parts.Payload(14, 32), task).values for task in tasks] == numbers
-        assert messages.payload_down(parts.Payload(14, 32)).values == 14
+        assert [messages.payload_down(parts.Payload(15, 32), task).values for task in tasks] == numbers
+        assert messages.payload_down(parts.Payload(15, 32)).values == 15
 
 
 def test_random_numbers_of_tasks_are_those_of_their_message() -> None:

@@ -12,6 +12,8 @@ import torch
 
 from fl_lightning.parts import Federation, Layout, VirtualClock
 
+PRIMES = {"speeds": [999983, 999979, 999961]}
+
 
 def begun(
     clock: VirtualClock, clients: int = 2, *, seed: int = 0, together: bool = False, **links: Any
@@ -51,7 +53,9 @@ def test_durations_and_windows_are_whole_ticks() -> None:
         ({"speeds": lambda number, rng: [number, 2 * number], "work": 8}, 1, [4, 2]),
         # Three primes have no tick of 1e-12 together: a billionth of the shortest, of 1e-6, rounded down to a power.
         ({"speeds": [999983, 999979], "work": 1}, 999983 * 999979, [999979, 999983]),
-        ({"speeds": [999983, 999979, 999961], "work": 1}, 10**15, [1000017000, 1000021000, 1000039002]),
+        # Windows may begin at 0, and where tasks are long, a tick is a whole unit.
+        (PRIMES | {"work": 1, "online": {0: [(0, 9)]}}, 10**15, [1000017000, 1000021000, 1000039002]),
+        (PRIMES | {"work": 10**17}, 1, [100001700029, 100002100044, 100003900152]),
     ],
 )
 def test_ticks_by_hand(options: dict[str, Any], ticks: int, durations: list[int]) -> None:

@@ -156,12 +156,19 @@ def test_levels_reach_up_to_the_largest_magnitude() -> None:
     assert payload.bits == 5 * 3 + 64
 
 
-@pytest.mark.parametrize(("size", "scale"), [(5, 1 + 5 / 3**2), (16, 1 + 4 / 3)])
+@pytest.mark.parametrize(("size", "scale"), [(5, 1 + 5 / 3**2), (16, 1 + 4 / 3), (40, 1 + 4 / 3)])
 def test_levels_whose_error_is_owed_are_sent_smaller_by_their_variance(size: int, scale: float) -> None:
-    # The only value is the norm, the third of three levels. Their variance is at most min(d / 3^2, sqrt(d) / 3).
+    # The only value is the norm, the third of three levels. Their variance is at most min(d / 3^2, sqrt(d) / 3), and
+    # d at most the 16 values of a bucket.
     update = torch.tensor([3.0] + [0.0] * (size - 1), dtype=torch.float64)
-    values, _ = sent(attached(parts.QSGD(3, error_feedback=True), size), update)
+    values, _ = sent(attached(parts.QSGD(3, bucket_size=16, error_feedback=True), size), update)
     assert values.tolist() == pytest.approx([3.0 / scale] + [0.0] * (size - 1), abs=1e-15)
+
+
+def test_values_at_drawn_places_are_sent_as_they_are_where_the_others_are_owed() -> None:
+    update = torch.arange(1.0, 5.0, dtype=torch.float64)
+    values, _ = sent(attached(parts.RandomK(0.5, error_feedback=True), 4), update)
+    assert (values == update).sum() == (values == 0).sum() == 2
 
 
 # ---- down ----

@@ -10,19 +10,14 @@ import numpy as np
 import pytest
 import torch
 from helpers.algorithms import Net, data
+from helpers.begun import federation_of
 from helpers.toys import Quadratic, fit_clients, fit_quadratic, quadratic_clients
 from torch import Tensor, nn
 
 from fl_lightning import RADFed
-from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.layout import Layout
 from fl_lightning.parts.samplers.importance import ImportanceSampler
 from fl_lightning.parts.samplers.uniform import UniformSampler
 from fl_lightning.testing.fits import distance, fit
-
-
-def federation(num_clients: int) -> Federation:
-    return Federation(np.ones(num_clients), torch.zeros(1), Layout.of_parameters(1))
 
 
 class Linear(Quadratic):
@@ -82,7 +77,7 @@ def test_o12_accumulation() -> None:
     # without gamma it is their mean
     for gamma, scores, expected in ((0.9, (2.0, 5.0), 4.7), (None, (2.0, 5.0, 11.0), 6.0)):
         sampler = ImportanceSampler(1, gamma=gamma)
-        sampler.begin_fit(federation(1))
+        sampler.begin_fit(federation_of([1]))
         for score in scores:
             sampler.take_scores({0: score})
         assert sampler.scores.tolist() == [pytest.approx(expected, abs=1e-15)]
@@ -90,7 +85,7 @@ def test_o12_accumulation() -> None:
 
 def test_o12_successive_draws() -> None:
     sampler = ImportanceSampler(2, gamma=0.5, initial="uniform")
-    sampler.begin_fit(federation(3))
+    sampler.begin_fit(federation_of([1] * 3))
     sampler.take_scores({0: 9.0, 1: 5.0, 2: 3.0})  # from 1: 5, 3, 2
     rng, count = np.random.default_rng(0), 5000
     drawn = Counter(int(client) for _ in range(count) for client in sampler.draw(3, rng, np.arange(3)))
@@ -101,7 +96,7 @@ def test_o12_successive_draws() -> None:
 
 def test_a_score_of_zero_stays_drawable() -> None:
     sampler = ImportanceSampler(3, floor=1e-3)
-    sampler.begin_fit(federation(3))
+    sampler.begin_fit(federation_of([1] * 3))
     sampler.take_scores({0: 1.0, 1: 0.0, 2: 0.0})
     assert sampler.probabilities(np.arange(3)).tolist() == pytest.approx([1 / 1.002, 0.001 / 1.002, 0.001 / 1.002])
     assert sorted(sampler.draw(3, np.random.default_rng(0), np.arange(3)).tolist()) == [0, 1, 2]
@@ -145,7 +140,7 @@ def test_a_score_that_is_not_finite_changes_nothing_and_counts_as_0_if_it_is_the
     initial: Any, expected: float
 ) -> None:
     sampler = ImportanceSampler(1, initial=initial)
-    sampler.begin_fit(federation(2))
+    sampler.begin_fit(federation_of([1] * 2))
     sampler.take_scores({0: float("nan"), 1: float("inf")})
     assert sampler.scores.tolist() == [expected, expected]
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
-import torch
+from helpers.begun import federation_of
 from helpers.rounds import begin_round
 from scipy.stats import chisquare
 
 from fl_lightning import BernoulliSampler, FedAvg, ImportanceSampler, Participation, RADFed, UniformSampler
-from fl_lightning.parts import ClientSampler, Federation, Layout, Task
+from fl_lightning.parts import ClientSampler, Task
 from fl_lightning.parts.run import Run
 
 ROUNDS = 1500
@@ -31,8 +31,7 @@ def planned(
 ) -> list[list[Task]]:
     """Return the tasks of many rounds in which nobody trains."""
     algorithm = callback.algorithm
-    sizes, model = np.ones(num_clients), torch.zeros(1, dtype=torch.float64)
-    algorithm.run = Run.begin(algorithm, Federation(sizes, model, Layout.of_parameters(1), seed=1))
+    algorithm.run = Run.begin(algorithm, federation_of([1] * num_clients, seed=1))
     if isinstance(callback.sampler, ImportanceSampler):
         callback.sampler.take_scores(scores)
     rounds = []

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.begun import federation_of
 from helpers.rounds import begin_round
 from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients
 from lightning.pytorch.callbacks import Callback
@@ -177,9 +178,7 @@ def picks(schedule: parts.Redistribution, active: list[int]) -> list[list[int]]:
     """Drive a schedule by hand, with clients that add 1; return the models that train in each round."""
     participation = reached(*(list(range(count)) for count in active))
     algorithm, chosen = parts.Algorithm(parts.UniformSampler(4), schedule, participation=participation), []
-    algorithm.run = Run.begin(
-        algorithm, parts.Federation(np.ones(8), torch.zeros(1, dtype=torch.float64), parts.Layout.of_parameters(1))
-    )
+    algorithm.run = Run.begin(algorithm, federation_of([1] * 8))
 
     def add_one(tasks: Sequence[parts.Task]) -> list[parts.ClientResult]:
         starts = [algorithm.received(task) for task in tasks]

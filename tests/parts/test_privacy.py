@@ -6,11 +6,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from helpers.algorithms import Net, data
-from helpers.begun import UNIFORM, begun
+from helpers.begun import UNIFORM, begun, federation_of
 from helpers.rounds import begin_round
 from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients
 from lightning.pytorch.callbacks import Callback
@@ -77,6 +76,7 @@ def test_a_fixed_number_of_clients_has_an_accounting_of_its_own() -> None:
     # one client's other data change the sum by 2: more than one client more does, less than without sampling
     fixed = epsilon_of([(Mechanism(2.0, 0.1, 10, 100), 50)], 1e-5)
     assert epsilon_of([(Mechanism(2.0, 0.1), 50)], 1e-5) < fixed < epsilon_of([(Mechanism(1.0, 1.0), 50)], 1e-5)
+    assert epsilon_of([(Mechanism(2.0, 0.1, 10, 100), rounds) for rounds in (20, 30)], 1e-5) == pytest.approx(fixed)
 
 
 def test_the_least_noise_for_an_epsilon() -> None:
@@ -93,12 +93,9 @@ def test_the_least_noise_for_an_epsilon() -> None:
 
 def attached(exchange: parts.DifferentialPrivacy, size: int, clients: int = 10, seed: int = 0, q: float = 1.0) -> Any:
     """Return the exchange in a federation whose model of ``size`` parameters is 0."""
-    model = torch.zeros(size, dtype=torch.float64)
-    callback = FedAvg(sampler=parts.BernoulliSampler(q), weighting="uniform", exchange=exchange)
-    callback.algorithm.run = Run.begin(
-        callback.algorithm, parts.Federation(np.ones(clients), model, parts.Layout.of_parameters(size), seed=seed)
-    )
-    begin_round(callback.algorithm, 0)
+    algorithm = FedAvg(sampler=parts.BernoulliSampler(q), weighting="uniform", exchange=exchange).algorithm
+    algorithm.run = Run.begin(algorithm, federation_of([1] * clients, size, seed=seed))
+    begin_round(algorithm, 0)
     return exchange
 
 
@@ -310,9 +307,10 @@ def test_an_update_as_long_as_the_bound_is_not_clipped() -> None:
     assert moved_bound(1.0) / moved_bound(1.0 + 1e-9) == pytest.approx(math.exp(-0.2))
 
 
-def test_noise_for_an_epsilon_lasts_for_the_planned_rounds(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cohort", [None, 60])
+def test_noise_for_an_epsilon_lasts_for_the_planned_rounds(cohort: int | None, tmp_path: Path) -> None:
     def exchange() -> parts.DifferentialPrivacy:
-        return parts.DifferentialPrivacy(0.5, epsilon=3.0, delta=1e-3)
+        return parts.DifferentialPrivacy(0.5, epsilon=3.0, delta=1e-3, noise_cohort=cohort)
 
     half_of_six(planned := exchange(), 5).save_checkpoint(tmp_path / "last.ckpt")
     assert 2.97 < planned.spent <= 3.0

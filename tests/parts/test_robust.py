@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.begun import federation_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -32,11 +33,8 @@ def merged(rule: parts.RobustAggregation, updates: Sequence[Sequence[float]] | T
     rows = torch.as_tensor(updates, dtype=torch.float64)
     start = torch.zeros(rows.shape[1], dtype=torch.float64)
     if fresh:
-        federation = parts.Federation(
-            sizes=torch.ones(len(rows)).numpy(), model=start, layout=parts.Layout.of_parameters(len(start))
-        )
         for part in walk(rule):
-            part.begin_fit(federation)
+            part.begin_fit(federation_of([1] * len(rows), len(start)))
     moved = rule.merge(
         start, [parts.ClientResult(parts.Task(slot, slot, 1), start, row, 1) for slot, row in enumerate(rows)]
     )
@@ -95,7 +93,7 @@ def test_krum_mixing_and_a_tolerance_by_hand() -> None:
 def test_buckets_are_means_of_two_and_change_from_round_to_round() -> None:
     # powers of two: a sum tells which were added
     rule, seen = parts.Bucketing(2), set()
-    rule.begin_fit(parts.Federation(torch.ones(5).numpy(), torch.zeros(1), parts.Layout.of_parameters(1), seed=4))
+    rule.begin_fit(federation_of([1] * 5, seed=4))
     for round_index in range(12):
         rule.begin_round(round_index)
         updates = parts.Updates([_result(slot, [2.0**slot]) for slot in range(5)])

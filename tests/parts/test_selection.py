@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.begun import federation_of
 from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients
 
 from fl_lightning import FedAvg, Federated, parts
@@ -15,7 +16,7 @@ from fl_lightning import FedAvg, Federated, parts
 
 def begun(sampler: Any, sizes: list[int]) -> Any:
     """Return a sampler whose fit has begun."""
-    sampler.begin_fit(parts.Federation(np.array(sizes), torch.zeros(1), parts.Layout.of_parameters(1)))
+    sampler.begin_fit(federation_of(sizes))
     return sampler
 
 
@@ -97,9 +98,9 @@ def test_nobody_is_drawn_twice(sampler: Any, scored: int) -> None:
     begun(sampler, [9, 1, 1, 1])
     if scored:
         sampler.take_scores(dict.fromkeys(range(scored), 1.0))
-    for _ in range(50):
-        sampler.clients_to_score(rng, np.arange(4))
-        assert len(set(draw(sampler, rng))) == 3
+    for there in (np.arange(4), np.array([1, 3])) * 25:
+        sampler.clients_to_score(rng, there)
+        assert len(set(sampler.draw(4, rng, there)) & {*there}) == min(3, len(there))
 
 
 # ---- AFL ----
@@ -163,13 +164,13 @@ def test_utilities_of_oort_by_hand() -> None:
 def test_slow_clients_are_worth_less_until_the_pace_slackens() -> None:
     # tasks of 4 units take 4 and 1; the first of three rounds counts as 1
     sampler = begun(parts.Oort(1, parts.VirtualClock([1, 4, 4], work=4), pace=2.0, window=2), [1] * 3)
-    for round_index, utility in enumerate((5.0, 4.0, 3.0, 3.0)):
-        assert sampler.longest == 2.0
+    for round_index, utility in enumerate((5.0, 4.0, 5.0, 4.0, 3.0, 3.0)):
+        assert sampler.longest == 2.0  # also with 5 + 4 after 5 + 4
         sampler.begin_round(round_index)
         sampler.take_scores({0: utility})
     assert sampler.longest == 4.0  # 3 + 3 is less than 5 + 4
     sampler.take_scores({1: 3.0})
-    bonus = (0.1 * np.log(4) / 4) ** 0.5
+    bonus = (0.1 * np.log(6) / 6) ** 0.5
     assert sampler.worth(np.array([0, 1])).tolist() == [pytest.approx(3 + bonus)] * 2
     sampler.longest = 2.0
     assert sampler.worth(np.array([0, 1])).tolist() == pytest.approx([(3 + bonus) / 4, 3 + bonus])
@@ -212,6 +213,9 @@ def test_tiers_credits_and_chances() -> None:
     assert sampler.weights.tolist() == [2.0, 1.0, 3.0]
     sampler.take_scores(dict.fromkeys(range(6), 1.0))
     assert sampler.weights.tolist() == [2.0, 1.0, 3.0]  # the last tier's loss has fallen
+    sampler.left[1] = 0.0
+    sampler.take_scores(dict.fromkeys(range(6), 1.0))
+    assert sampler.weights.tolist() == [1.0, 0.0, 2.0]  # it has not, and tiers without credits have no rank
 
 
 def test_the_cost_of_evaluating_tiers() -> None:

@@ -6,14 +6,14 @@ import math
 from collections import Counter
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from helpers.begun import federation_of
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 from helpers.watching import of_ten, watch
 
 from fl_lightning import DynamicWeightFedBuff, FedAsync
-from fl_lightning.parts import ClientResult, Federation, Layout, Task
+from fl_lightning.parts import ClientResult, Task
 from fl_lightning.parts.aggregations.base import Aggregation
 from fl_lightning.parts.aggregations.stale import DynamicWeightMean, StalenessMixing, StalenessWeightedDeltas
 from fl_lightning.parts.aggregations.staleness import exponential, hinge, polynomial
@@ -48,11 +48,6 @@ def scalar(value: float) -> torch.Tensor:
     return torch.tensor([value], dtype=torch.float64)
 
 
-def federation(*sizes: int) -> Federation:
-    """Return clients of these sizes, whose model has one parameter."""
-    return Federation(sizes=np.array(sizes), model=scalar(0.0), layout=Layout.of_parameters(1))
-
-
 def result(
     start: float, end: float, staleness: int, *, client: int = 0, samples: int = 1, counter: int = 0
 ) -> ClientResult:
@@ -68,7 +63,7 @@ def arrive(
 
     ``x`` is the way from the server's model with ``delta``, otherwise the client's model, reached from 0.
     """
-    aggregation.begin_fit(federation(1, 1, 1, 1))
+    aggregation.begin_fit(federation_of([1] * 4))
     server, model, seen = Mixing(lr), scalar(0.0), []
     for first in range(0, len(arrivals), buffer_size):
         start = float(model) if delta else 0.0
@@ -157,7 +152,7 @@ def test_fedbuff_as_flsim_sums_without_division() -> None:
 
 def test_fedbuff_weighs_by_examples() -> None:
     deltas = StalenessWeightedDeltas(staleness="constant", weighting="samples")
-    deltas.begin_fit(federation(1, 3))
+    deltas.begin_fit(federation_of([1, 3]))
     buffer = [result(0.0, 1.0, 0, client=0, samples=1), result(0.0, 2.0, 0, client=1, samples=3)]
     # omega = n / 2: (0.5 * 1 + 1.5 * 2) / 2
     assert float(deltas.merge(scalar(0.0), buffer)) == pytest.approx(1.75)  # type: ignore[arg-type]
