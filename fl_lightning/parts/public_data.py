@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
+from fl_lightning.functional import called_with
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.layout import Layout, tensors_by_name
 from fl_lightning.seeding import Stream, seeded
@@ -113,7 +113,7 @@ class PublicData:
 
     def logits(self, tensors: dict[str, Tensor], inputs: Any) -> Tensor:
         """Return a model's logits of a batch, shape ``(rows, classes)``."""
-        logits: Tensor = functional_call(self._module, tensors, (inputs,))
+        logits: Tensor = called_with(self._module, tensors, (inputs,))
         return logits.reshape(-1, logits.shape[-1])
 
     def mean_logits(self, models: Sequence[dict[str, Tensor]], inputs: Any) -> Tensor:

@@ -149,7 +149,7 @@ class Run:
                 )
         names = list(federation.layout.trained)
         traveling = [name for name in names if self._travels(name)]
-        if names and not traveling and not exchange.shares_nothing:
+        if not traveling and not exchange.shares_nothing:
             raise ValueError(
                 f"Some parameters must be learned together, but with {algorithm.objective!r} and the exchanges "
                 f"{exchange.members[1:]} none travels. To let each client train alone give "

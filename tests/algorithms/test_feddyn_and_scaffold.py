@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.toys import Quadratic, fit_clients, fit_quadratic, quadratic_clients
+from helpers.toys import Halved, Quadratic, fit_clients, fit_quadratic, quadratic_clients
 from lightning.pytorch.callbacks import LambdaCallback
 
 from fl_lightning import FedAvg, FedDyn, Scaffold
-from fl_lightning.parts.samplers.participation import Participation
-from fl_lightning.parts.samplers.uniform import BernoulliSampler
+from fl_lightning.parts import BernoulliSampler, Participation
 
 UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}  # optimum of the sum: 0.8
 EXACT: dict[str, Any] = {"local_steps": 110}  # gradient steps reach a client's minimum to rounding
@@ -104,13 +103,6 @@ def test_scaffold_option_1_takes_the_full_gradient_at_the_received_model() -> No
     variates = [float(callback.client_control_variate(k)) for k in (0, 1)]
     assert variates == pytest.approx([1.0 * (2.0 - 0.5), 4.0 * (2.0 - 3.0)], abs=1e-12)
     assert float(callback.control_variate) == pytest.approx((1.5 - 4.0) / 2, abs=1e-12)
-
-
-class Halved(Quadratic):
-    def configure_optimizers(self) -> Any:
-        optimizer = super().configure_optimizers()
-        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
 
 
 def test_scaffold_divides_by_the_learning_rates_that_were_used() -> None:

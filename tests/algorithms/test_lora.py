@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.toys import fit_clients, quiet_trainer
+from helpers.watching import Results
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -43,16 +44,6 @@ _MAKE: dict[str, Any] = {"generator": torch.Generator().manual_seed(1), "dtype":
 CLIENTS = [(torch.randn(n, 4, **_MAKE), torch.randn(n, 3, **_MAKE)) for n in (4, 8)]
 
 
-class Kept(L.Callback):
-    """Keeps the clients' results."""
-
-    def __init__(self) -> None:
-        self.results: list[parts.ClientResult] = []
-
-    def on_client_end(self, trainer: Any, pl_module: Any, result: parts.ClientResult) -> None:
-        self.results.append(result)
-
-
 def train(callback: Any, module: Linear, rounds: int, *more: Any) -> None:
     """Train on batches of two samples."""
     fit_clients(callback, module, CLIENTS, rounds, *more, batch_size=2)
@@ -75,14 +66,14 @@ def test_what_is_trained_travels_and_nothing_else(mode: Any) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_the_error_of_a_round(mode: Any) -> None:
     # clients of 4 and 8 samples count 1/3 and 2/3
-    callback, kept, module = FedLoRA(mode, 1.0), Kept(), Linear(rank=2, seed=3)
+    callback, kept, module = FedLoRA(mode, 1.0), Results(), Linear(rank=2, seed=3)
     train(callback, module, 1, kept)
     a, b = module.net[0].lora_A.detach(), module.net[0].lora_B.detach()
-    shares = [result.num_samples / 12 for result in kept.results]
+    shares = [result.num_samples / 12 for result in kept.seen]
     if mode == "ffa":
-        factors = [(a, result.parameters.view(3, 2)) for result in kept.results]
+        factors = [(a, result.parameters.view(3, 2)) for result in kept.seen]
     else:
-        factors = [(r.parameters[:8].view(2, 4), r.parameters[8:].view(3, 2)) for r in kept.results]
+        factors = [(r.parameters[:8].view(2, 4), r.parameters[8:].view(3, 2)) for r in kept.seen]
     exact = sum(share * b_k @ a_k for share, (a_k, b_k) in zip(shares, factors, strict=True))
     error = float((exact - b @ a).norm())
     if mode == "ffa":  # there is none, and none is logged
@@ -186,13 +177,13 @@ def test_stacks_go_into_the_frozen_weights(base_travels: bool, monkeypatch: pyte
     layer = module.net[0]
     layer.scale = 0.5
     weight, first = layer.layer.weight.detach().clone(), layer.lora_A.detach().clone()
-    algorithm, kept = FedLoRA("stack", 1.0, ranks=[2, 1]), Kept()
+    algorithm, kept = FedLoRA("stack", 1.0, ranks=[2, 1]), Results()
     fit_clients(algorithm, module, CLIENTS, 3, kept)
     starts = []
     for number in range(3):
         products = []
         for client, (x, y) in enumerate(CLIENTS):
-            [result] = [each for each in kept.results if (each.task.round, each.client) == (number, client)]
+            [result] = [each for each in kept.seen if (each.task.round, each.client) == (number, client)]
             a, b = result.received[:8].view(2, 4), result.received[8:14].view(3, 2)
             assert not b.any()
             assert not a[2 - client :].any()
@@ -314,6 +305,13 @@ def test_a_client_has_an_adapter_of_its_own_beside_the_shared_one() -> None:
     assert algorithm.algorithm.traffic.values_up == 2 * 3 * 14
 
 
+def test_an_adapter_of_a_lower_rank_is_whole_on_all_clients() -> None:
+    add_lora(module := Linear(rank=2), "*.layer", rank=1)
+    train(callback := FedLoRA("average", 1.0, ranks=[2, 1]), module, 1)
+    # 4 + 3 values for each rank
+    assert callback.algorithm.traffic.values_up == 7 * (2 + 1) + 7 * (1 + 1)
+
+
 def test_names_of_peft() -> None:
     names = ["model.q.lora_A.default.weight", "model.q.lora_B.default.weight", "model.lora_A", "head.weight"]
     shapes = [(2, 4), (1, 2), (2, 2), (3,)]  # of one output: products have a lower rank than the adapter
@@ -384,10 +382,10 @@ def test_a_test_beside_ffa_freezes_nothing() -> None:
 def test_the_mean_of_products_needs_both_factors() -> None:
     # the server knows no product, so that there is no error of one; it has the mean of A
     callback = FedLoRA("average", 1.0, exchange=parts.PersonalParameters("*lora_B"))
-    kept = Kept()
+    kept = Results()
     module = Linear(rank=2)
     train(callback, module, 1, kept)
-    factors = [result.vector[:8].view(2, 4) for result in kept.results]
+    factors = [result.vector[:8].view(2, 4) for result in kept.seen]
     assert torch.allclose(module.net[0].lora_A, (4 * factors[0] + 8 * factors[1]) / 12, rtol=1e-12)
     assert callback.algorithm.run.values()["fed/lora_error"] == 0.0
 

@@ -11,6 +11,7 @@ import lightning as L
 import pytest
 import torch
 from helpers.toys import fit_clients, quiet_trainer
+from helpers.watching import Results
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -117,14 +118,9 @@ def test_feddecorr_of_equal_and_of_unrelated_features() -> None:
 
 @pytest.mark.parametrize("make", [lambda: fl.FedSAM(0.1, 1.0), lambda: fl.PerFedAvg(0.1, 1.0)])
 def test_going_uphill_is_no_step(make: Callable[[], fl.AggregationCallback]) -> None:
-    steps: list[int] = []
-
-    class Counts(Callback):
-        def on_client_end(self, trainer: Any, pl_module: Any, result: parts.ClientResult) -> None:
-            steps.append(result.num_steps)
-
-    fit_clients(make(), Net(), clients(12), 1, Counts(), batch_size=3)
-    assert steps[0] == (4 if isinstance(make(), fl.FedSAM) else 2)  # Per-FedAvg takes two batches for a step
+    fit_clients(make(), Net(), clients(12), 1, results := Results(), batch_size=3)
+    # Per-FedAvg takes two batches for a step.
+    assert results.seen[0].num_steps == (4 if isinstance(make(), fl.FedSAM) else 2)
 
 
 class Still(Net):
@@ -162,7 +158,7 @@ def test_fedproto_s_prototypes_are_means_over_the_clients_samples() -> None:
 
 
 def asynchronous_prototypes(lookahead: int | None, lam: float, exchange: Any = None) -> fl.Federated:
-    schedule = parts.Asynchronous(parts.VirtualClock([100, 60, 45]), buffer_size=2, lookahead=lookahead)
+    schedule = parts.Asynchronous(parts.VirtualClock([100, 60, 12]), buffer_size=2, lookahead=lookahead)
     return fl.Federated(4, schedule=schedule, objective=parts.Prototypes(lam), exchange=exchange)
 
 

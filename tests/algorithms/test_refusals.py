@@ -24,7 +24,7 @@ from fl_lightning.diagnostics import VirtualTime
 FILE = Path(__file__).with_name("refusals.txt")
 UNIFORM: dict[str, Any] = {"weighting": "uniform"}
 MEAN: dict[str, Any] = {"aggregation": parts.WeightedMean("uniform")}
-DROPS, COME_AND_GO = parts.Participation(dropout=0.5), parts.Participation(available=[[0, 5]].__getitem__)
+DROPS, COME_AND_GO = parts.Participation(dropout=0.5), parts.Participation(available=[[0, 2]].__getitem__)
 LEAVES = parts.Participation(available=[[0, 1], [1]].__getitem__)
 AWAY: Any = {0: [(0, 2)], 1: [(0, 1.5)]}
 CLOCK, LINKED = parts.VirtualClock(), parts.VirtualClock(shared_links=[parts.SharedLink(9)])
@@ -127,6 +127,7 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: fl.RADFed(2, unequal="park", extend_cycle=True),
         lambda: train(fl.FedAvg(1.0, participation=parts.Participation(stragglers=0.5))),
         lambda: train(fl.FedAvg(1.0, participation=COME_AND_GO)),
+        lambda: train(fl.FedAvg(1.0, participation=parts.Participation(available=[[-1, 1]].__getitem__))),
         lambda: train(fl.FedAvg(sampler=parts.UniformSampler(3))),
         lambda: train(fl.FedAvg(sampler=parts.PowerOfChoice(2, 1))),
         lambda: fit(fl.RADFed(2, 2, participation=LEAVES), rounds=2),
@@ -155,9 +156,7 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: parts.SharedLink(9, clients=[1, 1]),
         lambda: train(fl.FedAvg(), VirtualTime(parts.VirtualClock(shared_links=[parts.SharedLink(9, clients=[2])]))),
         lambda: train(fl.FedAsync(2, clock=LINKED)),
-        lambda: train(fl.FedBuff(2, 2, clock=LINKED)),
         lambda: train(fl.FedAvg(sampler=parts.Oort(2, LINKED))),
-        lambda: train(fl.FedAvg(sampler=parts.TierSampler(2, LINKED, num_tiers=1))),
     ],
     "regions": [
         lambda: fl.HierFAVG(2, 2, aggregation=parts.CurrentMean()),
@@ -208,6 +207,7 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: stacked(optimizer_state="kept"),
         lambda: stacked(server=parts.Momentum()),
         lambda: stacked(schedule=parts.FineTuning()),
+        lambda: stacked(schedule=parts.Asynchronous(CLOCK)),
         lambda: parts.TorchServer(torch.optim.SGD, nesterow=True),
         lambda: parts.TorchServer(torch.optim.AdamW, weight_decay=-1.0),
         lambda: fit(composed(aggregation=parts.Krum(1))),
@@ -276,7 +276,7 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: fl.RADFed(2, exchange=parts.Mimic([1])),
         lambda: fl.FedAvg(exchange=[parts.Mimic([1]), private()], **UNIFORM),
         lambda: fl.FedAvg(1.0, evaluate="all", exchange=parts.InnerProductManipulation([0])),
-        lambda: train(fl.FedAvg(1.0, exchange=parts.Mimic([7]))),
+        lambda: train(fl.FedAvg(1.0, exchange=parts.Mimic([2]))),
     ],
     "privacy": [
         lambda: parts.DifferentialPrivacy(1.0, noise_multiplier=1.0, epsilon=2.0, delta=1e-5),
@@ -303,7 +303,7 @@ REFUSED: dict[str, list[Callable[[], object]]] = {
         lambda: fl.FedAvg(exchange=secure()),
         lambda: fl.FedAvg(exchange=secure(), aggregation=parts.Median()),
         lambda: fl.RADFed(2, exchange=secure()),
-        lambda: fl.FedBuff(2, exchange=secure()),
+        lambda: arriving(exchange=secure(), **MEAN),
         lambda: fl.FedAvg(exchange=[secure(), private()], **UNIFORM),
         lambda: fl.FedAvg(exchange=[secure(), parts.Clip(1.0)], **UNIFORM),
         lambda: fl.IFCA(2, exchange=secure(), **UNIFORM),

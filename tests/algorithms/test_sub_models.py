@@ -44,6 +44,8 @@ def images(share: float) -> Module:
     """A network with a sigmoid, whose value at 0 is not 0, and with all that is not a plain matrix."""
     channels, units = int(4 * share), int(6 * share)
     return Module(
+        nn.Conv2d(1, 1, 1).requires_grad_(False),
+        nn.BatchNorm2d(1),
         nn.Conv2d(1, channels, 3, padding=1),
         nn.BatchNorm2d(channels),
         nn.Sigmoid(),
@@ -189,7 +191,7 @@ COMBINATIONS: list[tuple[fl.AggregationCallback, Callable[[], L.LightningModule]
     *((fl.HeteroFL([1.0, 0.5], 1.0), partial(Module, *layers)) for layers in LAYERS),
     (fl.HeteroFL([1.0, 0.5, 0.5]), partial(images, 1.0)),
     (fl.HeteroFL([0.5], hidden={"b": 1}), partial(images, 1.0)),
-    (fl.HeteroFL([0.5], hidden={"layers.7.bias": 1}), partial(images, 1.0)),
+    (fl.HeteroFL([0.5], hidden={"layers.9.bias": 1}), partial(images, 1.0)),
     (fl.HeteroFL([0.5], whole="v"), partial(images, 1.0)),
     (fl.HeteroFL([0.5], inputs="v"), partial(texts, 1.0)),
     (fl.FjORD([1.0, 0.5]), partial(images, 1.0)),

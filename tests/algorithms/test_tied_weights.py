@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers.toys import fit_clients
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 import fl_lightning as fl
 
@@ -21,13 +22,14 @@ TIED = "` must name all or none of the layers that share a tensor: embedding.wei
 class Tied(L.LightningModule):
     """``E^T tanh(M E x) + b``: the output layer has the weights of the embedding."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_tied: bool = True) -> None:
         super().__init__()
         torch.manual_seed(3)
         self.embedding = nn.Linear(4, 4, bias=False).double()
         self.middle = nn.Linear(4, 4, bias=False).double()
         self.head = nn.Linear(4, 4).double()
-        self.head.weight = self.embedding.weight
+        if is_tied:
+            self.head.weight = self.embedding.weight
         # one more name of a layer is none of another layer
         self.output = nn.Sequential(self.head)
 
@@ -39,6 +41,17 @@ class Tied(L.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=RATE)
+
+
+class Once(Tied):
+    """The same, with one name for its output layer."""
+
+    def __init__(self, is_tied: bool = True) -> None:
+        super().__init__(is_tied)
+        del self.output
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.middle(self.embedding(x))))
 
 
 def clients() -> list[Any]:
@@ -124,3 +137,18 @@ def test_a_layer_with_two_names_has_either() -> None:
         kept.append(callback.algorithm.chain.members[1].of_client(1))
     assert kept[0].keys() == kept[1].keys() == {"head.bias"}
     assert torch.equal(kept[0]["head.bias"], kept[1]["head.bias"])
+
+
+@pytest.mark.parametrize(
+    ("make", "is_tied"),
+    [
+        (lambda module: fl.FedNTD(1.0, 1.0), True),
+        (lambda module: fl.FedRoD("head", 1.0), False),
+        (lambda module: fl.FedDF(module, DataLoader(clients()[0][0], 3), 1.0, steps=4, lr=0.1), True),
+    ],
+)
+def test_a_layer_with_two_names_learns_from_other_models_as_one_with_one_name(make: Any, is_tied: bool) -> None:
+    modules = Tied(is_tied), Once(is_tied)
+    for module in modules:
+        fit_clients(make(module), module, clients(), rounds=2, batch_size=6)
+    assert torch.equal(modules[0].middle.weight, modules[1].middle.weight)

@@ -202,6 +202,8 @@ ERRORS: dict[str, Callable[[Path], Any]] = {
     "an executor": lambda _: make_executor(SequentialExecutor(), 3),
     "windows of a client": lambda _: fl.VirtualClock(online={0: 5}),
     "windows": lambda _: fl.VirtualClock(online={2: [(3, 1)]}),
+    "windows that overlap": lambda _: fl.VirtualClock(online={2: [(3, 5), (0, 1), (2, 4)]}),
+    "no windows": lambda _: fl.VirtualClock(online={2: []}),
     "a trace": trace,
     "settings of an aggregation": lambda _: fl.FedAvg(weighting="uniform", aggregation=parts.Median()),
     "a number and a sampler": lambda _: fl.RADFed(2, 3, sampler=fl.UniformSampler(2)),

@@ -36,6 +36,15 @@ class Quadratic(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=self.lr)
 
 
+class Halved(Quadratic):
+    """Its learning rate is halved after each step."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = super().configure_optimizers()
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+        return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+
 class Watched(L.LightningModule):
     """A linear layer that keeps the inputs which the steps of each stage get."""
 

@@ -1,4 +1,4 @@
-"""Asynchronous fits whose clients' models are known, watched result by result."""
+"""Fits that are watched round by round and result by result, asynchronous ones whose clients' models are known."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning import AggregationCallback
-from fl_lightning.parts import ArrivalRecord
+from fl_lightning.parts import ArrivalRecord, ClientResult
 from helpers.toys import Quadratic, fit_clients, quadratic_clients
 
 
@@ -24,6 +24,16 @@ class Watch(Callback):
         self.arrivals += algorithm.report.arrivals
         self.weights.append(float(module.w.detach()))
         self.values.append(algorithm.run.values())
+
+
+class Results(Callback):
+    """Keeps the clients' results."""
+
+    def __init__(self) -> None:
+        self.seen: list[ClientResult] = []
+
+    def on_client_end(self, trainer: Any, module: Any, result: ClientResult) -> None:
+        self.seen.append(result)
 
 
 def watch(callback: AggregationCallback, rounds: int, targets: list[float], sizes: list[int] | None = None) -> Watch:

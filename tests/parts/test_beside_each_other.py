@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.toys import BodyAndHead, Quadratic, fit_clients, fit_quadratic, quadratic_clients
+from helpers.toys import BodyAndHead, Halved, Quadratic, fit_clients, fit_quadratic, quadratic_clients
 from torch import Tensor
 
 from fl_lightning import FedAvg, FedDyn, QFedAvg, Scaffold, parts
@@ -58,23 +58,15 @@ def test_a_client_that_is_left_out_sends_what_others_send(exchange: parts.Exchan
     assert callback.algorithm.traffic.bits_up == 3 * bits
 
 
-class Decaying(Quadratic):
-    """Its learning rate changes from step to step."""
-
-    def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
-        return [optimizer], [{"scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5), "interval": "step"}]
-
-
 def test_aggregations_that_know_one_learning_rate_refuse_others() -> None:
     clients = quadratic_clients([1.0, 1.0], [1.0, 2.0])
     with pytest.raises(ValueError, match="lipschitz"):
-        fit_quadratic(QFedAvg(0.0, 1.0), Decaying(0.1), clients, rounds=1)
-    fit_quadratic(QFedAvg(0.0, 1.0, lipschitz=10.0), Decaying(0.1), clients, rounds=1)
+        fit_quadratic(QFedAvg(0.0, 1.0), Halved(0.1), clients, rounds=1)
+    fit_quadratic(QFedAvg(0.0, 1.0, lipschitz=10.0), Halved(0.1), clients, rounds=1)
     with pytest.raises(ValueError, match="momentum"):
         fit_quadratic(FedAvg(1.0, aggregation=parts.NormalizedMean(0.9)), Quadratic(0.1), clients, rounds=1)
     with pytest.raises(ValueError, match="learning rate"):
-        fit_quadratic(FedAvg(1.0, aggregation=parts.NormalizedMean()), Decaying(0.1), clients, rounds=1)
+        fit_quadratic(FedAvg(1.0, aggregation=parts.NormalizedMean()), Halved(0.1), clients, rounds=1)
 
 
 def test_another_private_fit_of_the_same_model_is_refused() -> None:

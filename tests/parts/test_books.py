@@ -12,8 +12,7 @@ import torch
 from helpers.begun import begun
 
 from fl_lightning import parts
-from fl_lightning.parts.messages import ArrivalRecord, further_tasks
-from fl_lightning.parts.objectives.corrections import Term
+from fl_lightning.parts import ArrivalRecord, Term, further_tasks
 
 
 class Telling(parts.LocalObjective):

@@ -255,7 +255,18 @@ class LazyAtFour(Statistic):
         return -1 if float(batch[1][0]) == 4.0 else None
 
 
-def test_a_client_without_a_step_has_no_weight_in_the_buffers_either() -> None:
+@pytest.mark.parametrize(
+    ("callback", "weight", "statistic"),
+    [
+        (FedNova(1.0), 4.0, 8.0),
+        # The update is -4, and L is 2: with a loss of 32 it counts 32 * 8 / (64 + 2 * 32).
+        (QFedAvg(1.0, 1.0), 2.0, 8.0),
+        # These count it with what it received.
+        (Federated(1.0, aggregation=parts.RememberedUpdates()), 4.0 / 2, 8.0 / 2),
+        (Scaffold(1.0), 4.0 / 2, 8.0 / 2),
+    ],
+)
+def test_a_client_without_a_step_has_one_weight_in_all(callback: Any, weight: float, statistic: float) -> None:
     module = LazyAtFour()
-    fit_quadratic(FedNova(1.0), module, quadratic_clients([1.0, 1.0], [4.0, 8.0], [1, 2]), 1)
-    assert (float(module.w), float(module.statistic)) == (4.0, 8.0)
+    fit_quadratic(callback, module, quadratic_clients([1.0, 1.0], [4.0, 8.0], [1, 2]), 1)
+    assert (float(module.w), float(module.statistic)) == (weight, statistic)

@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fl_lightning import FedAsync, FedAvg, FedAvgM, FedProx, RADFed
-from fl_lightning.parts.client_vectors import ClientVectors
-from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.layout import Layout
+from fl_lightning.parts import ClientVectors, Federation, Layout
 
 
 def federation(num_clients: int, state_dir: Path | None = None, **ranks: int) -> Federation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,20 +15,14 @@ from fl_lightning.diagnostics import Communication
 
 
 def attached(exchange: parts.Exchange, size: int, *, shape: tuple[int, ...] | None = None) -> parts.Exchange:
-    """Return an exchange in a federation of ten clients and a model of one tensor that is 0."""
+    """Return an exchange in a first round of ten clients, with a model of one tensor that is 0."""
     layout = parts.Layout(("w",), (torch.Size(shape or (size,)),), 1, (64,))
     model = torch.zeros(size, dtype=torch.float64)
     sizes = torch.ones(10).numpy()
-    begun([exchange], parts.Federation(sizes, model, layout))
-    return exchange
-
-
-def begun(exchanges: Sequence[parts.Exchange], federation: parts.Federation) -> parts.Exchange:
-    """Return the chain of exchanges of an algorithm whose first round has begun."""
-    algorithm = parts.Algorithm(exchange=exchanges)
-    algorithm.run = parts.Run.begin(algorithm, federation)
+    algorithm = parts.Algorithm(exchange=exchange)
+    algorithm.run = parts.Run.begin(algorithm, parts.Federation(sizes, model, layout))
     begin_round(algorithm, 0)
-    return algorithm.chain
+    return exchange
 
 
 def sent(

@@ -14,7 +14,6 @@ from helpers.begun import LAYOUT, UNIFORM, begun, shown
 from helpers.written import assert_as_in
 
 from fl_lightning import parts
-from fl_lightning.parts.part import Part
 from fl_lightning.parts.samplers.uniform import Arrivals
 
 FILE = Path(__file__).with_name("facts.txt")
@@ -77,7 +76,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"sampler": Arrivals(4), "schedule": parts.Asynchronous(CLOCK)},
 ]  # fmt: skip
 #: What is asked with an argument, of three clients of which two train.
-ASKED: dict[type[Part], dict[str, Callable[[Any], Any]]] = {
+ASKED: dict[type[parts.Part], dict[str, Callable[[Any], Any]]] = {
     parts.ClientSampler: {
         "cohort_size": lambda part: part.cohort_size(3),
         "describe_round": lambda part: part.describe_round(3),
@@ -106,7 +105,7 @@ USUAL = (False, None, 0, 1, (), [], (0, 0), [None] * 4, list(LAYOUT.names), [1, 
 LEFT_OUT = {"federation", "client_vectors", "models", "round", "place", "shapes", "spent"}
 
 
-def facts_of(part: Part) -> Iterator[tuple[str, Any]]:
+def facts_of(part: parts.Part) -> Iterator[tuple[str, Any]]:
     """Yield what a part says, by name."""
     members = {name: fact for base in reversed(type(part).__mro__) for name, fact in vars(base).items()}
     for name, fact in sorted(members.items()):

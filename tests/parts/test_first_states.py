@@ -12,7 +12,6 @@ import torch
 from helpers.begun import MODEL, begun, shown
 
 from fl_lightning import parts
-from fl_lightning.parts.part import Part
 
 NAN = math.nan
 
@@ -179,7 +178,7 @@ def test_a_fit_that_begins_with_the_model_that_was_shown_last_spends_on_it_again
 
 def test_all_processes_keep_the_vectors_of_parts_that_they_call_alike() -> None:
     sampler: Any = parts.UniformSampler(2)
-    sampler.noted = Part()
+    sampler.noted = parts.Part()
     algorithm = begun(sampler=sampler, aggregation=parts.Median())
     alike = (algorithm.sampler, algorithm.sampler.noted, algorithm.server_optimizer, algorithm.aggregation)
     assert [part.federation.replicates for part in alike] == [True] * 4

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients
-from lightning.pytorch.callbacks import Callback
+from helpers.watching import Watch
 
 import fl_lightning as fl
 from fl_lightning import parts
@@ -17,18 +15,6 @@ LR = 0.25
 OPTIMA = [4.0, -8.0, 2.0, 12.0]
 SIZES = [1, 3, 2, 2]
 GROUPS = [[0, 3], [1, 2]]
-
-
-class Shown(Callback):
-    """Notes the model that is shown after each round, and whether the server aggregated it."""
-
-    def __init__(self) -> None:
-        self.models: list[float] = []
-        self.aggregated: list[bool] = []
-
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        self.models.append(float(pl_module.w))
-        self.aggregated.append(trainer.callbacks[0].algorithm.run.aggregated)
 
 
 def stepped(w: float, client: int) -> float:
@@ -51,10 +37,10 @@ def test_regional_models_are_means_of_their_clients_and_the_server_s_the_mean_of
             shown.append(mean(regions, [SIZES[0] + SIZES[3], SIZES[1] + SIZES[2]]))
         server = shown[-1]
     clients = quadratic_clients([1.0] * 4, OPTIMA, SIZES)
-    seen, traffic = Shown(), Communication()
+    seen, traffic = Watch(), Communication()
     fit_clients(fl.HierFAVG(GROUPS, 2), Quadratic(LR, start=1.0), clients, 4, seen, traffic)
-    assert seen.models == pytest.approx(shown, abs=1e-14)
-    assert seen.aggregated == [False, True, False, True]
+    assert seen.weights == pytest.approx(shown, abs=1e-14)
+    assert [values["fed/aggregated"] for values in seen.values] == [0, 1, 0, 1]
     # a model of one float64: to and from four clients in four rounds, and to and from two edges in two cycles
     assert traffic.values == {
         **{"fed/models_down": 16, "fed/models_up": 16, "fed/bytes_down": 128, "fed/bytes_up": 128},
@@ -72,10 +58,10 @@ def test_a_group_that_nobody_trained_does_not_count_and_its_edge_gets_no_model()
     clients = clients_that_reach([[4.0], [0.0], [7.0]], [1, 1, 5])
     participation = parts.Participation(available=lambda number: [[0], [2], [0, 1], [0]][number])
     callback = fl.HierFAVG([[0, 1], [2]], 2, participation=participation, evaluate="aggregate")
-    seen = Shown()
+    seen = Watch()
     fit_clients(callback, Quadratic(1.0, start=[1.0]), clients, 4, seen)
     # in the first cycle both groups train once, in the second the first one twice
-    assert seen.models == pytest.approx([1.0, (2 * 4.0 + 5 * 7.0) / 7, (2 * 4.0 + 5 * 7.0) / 7, 4.0], abs=1e-14)
+    assert seen.weights == pytest.approx([1.0, (2 * 4.0 + 5 * 7.0) / 7, (2 * 4.0 + 5 * 7.0) / 7, 4.0], abs=1e-14)
     traffic = callback.algorithm.traffic
     assert (traffic.edge_models_down, traffic.edge_models_up) == (3, 3)
 
@@ -85,7 +71,7 @@ def test_clients_are_drawn_from_each_group() -> None:
     drawn = sampler.draw(8, np.random.default_rng(0), np.array([0, 1, 4, 5, 6]))
     assert len(set(drawn) & {0, 1, 4}) == 2
     assert sorted(set(drawn) - {0, 1, 4}) == [5, 6]
-    assert (sampler.cohort_size(8), parts.GroupSampler(2, 0.3).cohort_size(9)) == (5, 2)
+    assert (sampler.cohort_size(8), parts.GroupSampler([[*range(8)], [8]], 0.6).cohort_size(9)) == (5, 4 + 1)
 
 
 def test_clients_are_scored_at_the_model_of_their_group() -> None:

@@ -15,8 +15,7 @@ from helpers.toys import Quadratic, fit_clients, fit_quadratic, quadratic_client
 from torch import Tensor, nn
 
 from fl_lightning import RADFed
-from fl_lightning.parts.samplers.importance import ImportanceSampler
-from fl_lightning.parts.samplers.uniform import UniformSampler
+from fl_lightning.parts import ImportanceSampler, UniformSampler
 from fl_lightning.testing.fits import distance, fit
 
 
@@ -124,7 +123,7 @@ def test_the_score_may_go_by_a_part_of_the_parameters() -> None:
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:
             return (self.classifier(torch.ones(1)) * batch[0].mean()).sum() + 100 * self.w
 
-    sampler = ImportanceSampler(1, parameters=["classifier"])
+    sampler = ImportanceSampler(1, parameters=["classifier.w", "classifier.b"])
     fit_clients(RADFed(1, sampler=sampler), Two(), [(torch.tensor([2.0, 4.0]),)])
     assert sampler.scores.tolist() == pytest.approx([9.0 + 9.0])  # d/dweight and d/dbias are mean(x) = 3
 
@@ -143,6 +142,7 @@ def test_a_score_that_is_not_finite_changes_nothing_and_counts_as_0_if_it_is_the
     sampler.begin_fit(federation_of([1] * 2))
     sampler.take_scores({0: float("nan"), 1: float("inf")})
     assert sampler.scores.tolist() == [expected, expected]
+    assert sampler.probabilities(np.arange(2)).tolist() == [0.5, 0.5]
 
 
 def test_scoring_leaves_training_as_it_is() -> None:

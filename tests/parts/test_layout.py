@@ -38,8 +38,10 @@ def test_places_and_masks_of_names() -> None:
     assert LAYOUT.matching("head") == ["head.weight", "head.bias"]
     assert LAYOUT.places(["*.bias", "mean"]) == {1}
     assert LAYOUT.mask(["head.bias", "count"]).tolist() == [False, False, False, True, False, True]
-    with pytest.raises(ValueError, match="`mixed` must match"):
-        LAYOUT.matching("body", "mixed")
+    for patterns in ("body", []):
+        with pytest.raises(ValueError, match="`mixed` must match"):
+            LAYOUT.matching(patterns, "mixed")
+    assert Layout.of_parameters(2, 1).places(["1"]) == {1}
 
 
 def test_a_message_counts_each_number_in_its_own_type() -> None:

@@ -12,8 +12,7 @@ from helpers.rounds import begin_round
 from scipy.stats import chisquare
 
 from fl_lightning import BernoulliSampler, FedAvg, ImportanceSampler, Participation, RADFed, UniformSampler
-from fl_lightning.parts import ClientSampler, Task
-from fl_lightning.parts.run import Run
+from fl_lightning.parts import ClientSampler, Run, Task
 
 ROUNDS = 1500
 SCORES = {0: 100.0, 1: 1.0, 2: 1.0, 3: 1.0}

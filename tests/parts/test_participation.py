@@ -12,10 +12,9 @@ import torch
 from helpers.begun import federation_of
 from helpers.rounds import begin_round
 from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients
-from lightning.pytorch.callbacks import Callback
+from helpers.watching import Results
 
 from fl_lightning import FedAvg, RADFed, parts
-from fl_lightning.parts.run import Run
 
 
 def reached(*rounds: list[int]) -> parts.Participation:
@@ -110,25 +109,13 @@ def test_a_round_in_which_nobody_reports_leaves_the_model(make: Any) -> None:
     assert float(fit_quadratic(callback, module, clients, 4)) == 2.0
 
 
-class Steps(Callback):
-    """Notes how many steps each client made, round by round."""
-
-    def __init__(self) -> None:
-        self.rounds: list[list[int]] = []
-
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        self.rounds.append([])
-
-    def on_client_end(self, trainer: Any, pl_module: Any, result: parts.ClientResult) -> None:
-        self.rounds[-1].append(result.num_steps)
-
-
 def test_stragglers_do_a_part_of_the_epochs() -> None:
-    steps = Steps()
+    results = Results()
     callback = FedAvg(1.0, participation=parts.Participation(stragglers=0.5), local_epochs=4, seed=1)
-    fit_quadratic(callback, Quadratic(0.1), quadratic_clients([1.0] * 10, [1.0] * 10), 8, steps)
-    assert [sorted(counts)[5:] for counts in steps.rounds] == [[4] * 5] * 8
-    assert {count for counts in steps.rounds for count in sorted(counts)[:5]} == {1, 2, 3}
+    fit_quadratic(callback, Quadratic(0.1), quadratic_clients([1.0] * 10, [1.0] * 10), 8, results)
+    rounds = [sorted(each.num_steps for each in results.seen if each.task.round == number) for number in range(8)]
+    assert [counts[5:] for counts in rounds] == [[4] * 5] * 8
+    assert {count for counts in rounds for count in counts[:5]} == {1, 2, 3}
 
 
 def test_stragglers_whose_work_is_dropped() -> None:
@@ -178,7 +165,7 @@ def picks(schedule: parts.Redistribution, active: list[int]) -> list[list[int]]:
     """Drive a schedule by hand, with clients that add 1; return the models that train in each round."""
     participation = reached(*(list(range(count)) for count in active))
     algorithm, chosen = parts.Algorithm(parts.UniformSampler(4), schedule, participation=participation), []
-    algorithm.run = Run.begin(algorithm, federation_of([1] * 8))
+    algorithm.run = parts.Run.begin(algorithm, federation_of([1] * 8))
 
     def add_one(tasks: Sequence[parts.Task]) -> list[parts.ClientResult]:
         starts = [algorithm.received(task) for task in tasks]

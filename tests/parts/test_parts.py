@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from fl_lightning.parts.aggregations.means import WeightedMean
-from fl_lightning.parts.messages import ClientResult, Task
-from fl_lightning.parts.samplers.uniform import BernoulliSampler, UniformSampler
+from fl_lightning.parts import BernoulliSampler, ClientResult, Task, UniformSampler, WeightedMean
 
 
 def result(num_samples: int, value: float) -> ClientResult:

@@ -12,13 +12,13 @@ from helpers.algorithms import Net, data
 from helpers.begun import UNIFORM, begun, federation_of
 from helpers.rounds import begin_round
 from helpers.toys import Quadratic, clients_that_reach, fit_clients, fit_quadratic, quadratic_clients
+from helpers.watching import Watch
 from lightning.pytorch.callbacks import Callback
 from scipy.stats import norm
 from torch import Tensor
 
 from fl_lightning import FedAvg, parts
 from fl_lightning.parts.exchanges.privacy.accounting import Mechanism, check_one_kind, epsilon_of, noise_for
-from fl_lightning.parts.run import Run
 from fl_lightning.testing.fits import fit
 
 NOISELESS = {"noise_multiplier": 0.0, "delta": 1e-5}
@@ -94,7 +94,7 @@ def test_the_least_noise_for_an_epsilon() -> None:
 def attached(exchange: parts.DifferentialPrivacy, size: int, clients: int = 10, seed: int = 0, q: float = 1.0) -> Any:
     """Return the exchange in a federation whose model of ``size`` parameters is 0."""
     algorithm = FedAvg(sampler=parts.BernoulliSampler(q), weighting="uniform", exchange=exchange).algorithm
-    algorithm.run = Run.begin(algorithm, federation_of([1] * clients, size, seed=seed))
+    algorithm.run = parts.Run.begin(algorithm, federation_of([1] * clients, size, seed=seed))
     begin_round(algorithm, 0)
     return exchange
 
@@ -202,17 +202,6 @@ def test_an_empty_round_adds_its_noise() -> None:
     assert fit(0.0)[0].tolist() == [0.0] * 3
 
 
-class EachRound(Callback):
-    """Keeps the figure that is logged after each round, which the progress bar shows too."""
-
-    def __init__(self) -> None:
-        self.seen: list[float] = []
-
-    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        self.seen.append(float(trainer.callback_metrics["fed/epsilon"]))
-        assert float(trainer.progress_bar_metrics["fed/epsilon"]) == self.seen[-1]
-
-
 def half_of_six(exchange: Any, rounds: int, *others: Callback, ckpt_path: Path | None = None) -> Any:
     """Train on clients that are drawn with chance 1/2; return the trainer."""
     clients = quadratic_clients([1.0] * 6, [1.0, 2.0, 3.0] * 2)
@@ -225,9 +214,12 @@ def test_epsilon_is_logged_shown_and_kept(tmp_path: Path) -> None:
         options: dict[str, Any] = {"noise_multiplier": 1.0, "delta": 1e-5, "noise_cohort": 60}
         return parts.DifferentialPrivacy(0.5, adaptive_quantile=0.5, **options)
 
-    half_of_six(whole := exchange(), 6, logged := EachRound())
+    trainer = half_of_six(whole := exchange(), 6, watching := Watch())
     # three clients are expected, and a twentieth of the noise that the figure counts: 1 * 3 / 60
-    assert logged.seen == pytest.approx([epsilon_of([(Mechanism(3 / 60, 0.5), t)], 1e-5) for t in range(1, 7)])
+    seen = [values["fed/epsilon"] for values in watching.values]
+    assert seen == pytest.approx([epsilon_of([(Mechanism(3 / 60, 0.5), t)], 1e-5) for t in range(1, 7)])
+    for shown in (trainer.callback_metrics, trainer.progress_bar_metrics):
+        assert float(shown["fed/epsilon"]) == pytest.approx(seen[-1], rel=1e-6)
     half_of_six(exchange(), 3).save_checkpoint(tmp_path / "last.ckpt")
     half_of_six(again := exchange(), 6, ckpt_path=tmp_path / "last.ckpt")
     assert again.spent == whole.spent

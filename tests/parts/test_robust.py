@@ -99,6 +99,8 @@ def test_buckets_are_means_of_two_and_change_from_round_to_round() -> None:
         updates = parts.Updates([_result(slot, [2.0**slot]) for slot in range(5)])
         first, second, third = next(rule.mix(updates).blocks()).flatten().tolist()
         assert 2 * first + 2 * second + third == 31.0
+        [total] = rule.mix(updates).mixed(torch.tensor([[2.0, 2.0, 1.0]], dtype=torch.float64)).blocks()
+        assert total.tolist() == [[31.0]]
         seen.add((first, second, third))
     assert len(seen) > 6
 

@@ -12,7 +12,6 @@ from helpers.rounds import begin_round
 from helpers.toys import Quadratic, fit_quadratic, quadratic_clients
 
 from fl_lightning import FedProx, RADFed, parts
-from fl_lightning.parts.run import Run
 
 UNEQUAL: dict[str, Any] = {"a": [1.0, 4.0], "c": [0.0, 1.0]}
 
@@ -82,7 +81,7 @@ def test_server_optimizers_leave_buffers_to_the_aggregate(changes: bool, expecte
         np.array([3]), model, parts.Layout(("w", "buffer"), (torch.Size([1]),) * 2, 1, (32, 32))
     )
     algorithm = parts.Algorithm(parts.UniformSampler(1.0), server_optimizer=parts.Mixing(0.5))
-    algorithm.run = Run.begin(algorithm, federation)
+    algorithm.run = parts.Run.begin(algorithm, federation)
     begun = begin_round(algorithm, 0)
     trained = torch.tensor([1.0, 20.0 if changes else 10.0]).double()
     begun.play(lambda tasks: [parts.ClientResult(task, model, trained, 1, num_parameters=1) for task in tasks])

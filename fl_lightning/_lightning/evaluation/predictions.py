@@ -17,6 +17,7 @@ from fl_lightning.data.targets import (
     inputs_of,
     outputs_and_targets,
 )
+from fl_lightning.functional import called_with
 
 
 def rule_of(trainer: pl.Trainer) -> OutputsAndTargets:
@@ -74,7 +75,7 @@ def called(module: pl.LightningModule, inputs: Any, values: Mapping[str, Tensor]
     """
     try:
         if values:
-            return torch.func.functional_call(module, dict(values), (inputs,))
+            return called_with(module, values, (inputs,))
         return module(inputs)
     except Exception as error:
         error.add_note(

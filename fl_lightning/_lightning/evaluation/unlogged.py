@@ -17,6 +17,7 @@ from fl_lightning._lightning.evaluation.attributes import Attributes, Held
 from fl_lightning._lightning.evaluation.predictions import joined, preserved_modes, read_batch, rule_of
 from fl_lightning._lightning.logs.client_log import unnoticed
 from fl_lightning._lightning.loops.client_loop import ClientLoop
+from fl_lightning.functional import called_with
 
 
 class UnloggedTraining:
@@ -103,7 +104,7 @@ class UnloggedTraining:
             self.attributes.write(begin)
         try:
             with unnoticed(self._module), self._loop.trainer.precision_plugin.train_step_context():
-                output = torch.func.functional_call(self._step, named, args)
+                output = called_with(self._step, named, args)
         finally:
             if begin is not None:
                 # The step may have replaced lists, which get their content back here.

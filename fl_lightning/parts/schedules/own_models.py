@@ -164,11 +164,6 @@ class FineTuning(_OwnModels):
         """Whether the tuned models are those of the last round."""
         return self.is_current
 
-    @override
-    def personal(self, client: int, model: Tensor) -> Tensor | None:
-        """Return the client's tuned model; ``None`` if it is one of an earlier round."""
-        return super().personal(client, model) if self.is_current else None
-
     @property
     def _tunes(self) -> bool:
         rounds = self.round + 1

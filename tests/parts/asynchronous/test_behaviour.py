@@ -17,10 +17,7 @@ from lightning.pytorch.callbacks import Callback
 
 from fl_lightning import AggregationCallback, DynamicWeightFedBuff, FedAsync, FedAvg, FedBuff, Federated, RADFed
 from fl_lightning.diagnostics import Timeline, VirtualTime
-from fl_lightning.parts import Aggregation, ClientResult, Federation
-from fl_lightning.parts.clock import VirtualClock
-from fl_lightning.parts.schedules.asynchronous import Asynchronous
-from fl_lightning.parts.schedules.calibration import calibrate_staleness
+from fl_lightning.parts import Aggregation, Asynchronous, ClientResult, Federation, VirtualClock, calibrate_staleness
 from fl_lightning.testing.fits import distance, fit
 
 # ---- training ahead ----
@@ -184,8 +181,9 @@ def test_flush_at_each_rounds_end() -> None:
 
 
 def test_once_per_buffer_rejects_a_second_result() -> None:
-    seen = watch(FedBuff(2, 4, once_per_buffer=True, speeds=[100, 40]), 1, [0.0, 0.0]).arrivals
-    assert [(r.client, r.outcome) for r in seen] == [(0, "used"), (0, "rejected"), (1, "used"), (0, "used")]
+    seen = watch(FedBuff(3, 6, once_per_buffer=True, speeds=[100, 80, 40]), 1, [0.0] * 3).arrivals
+    assert [record.client for record in seen] == [0, 1, 0, 1, 2, 0]
+    assert [record.outcome for record in seen] == ["used", "used", "rejected", "rejected", "used", "used"]
     # Client 0 arrives four times, and counts once; it gets three models after the first one.
     values = watch(FedBuff(2, 4, once_per_buffer=True, speeds=[100, 20]), 1, [0.0, 0.0]).values[-1]
     log = {"clients": 1, "dropped": 0, "left_out": 0, "aggregations": 0, "aggregated": 0.0, "models_sent": 5 + 4}
