@@ -10,7 +10,7 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-from helpers.toys import fit_clients, quiet_trainer
+from helpers.toys import Descending, fit_clients, quiet_trainer
 from helpers.watching import Results
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -22,8 +22,10 @@ from fl_lightning.models import add_lora
 MODES = ("average", "ffa", "svd")
 
 
-class Linear(L.LightningModule):
+class Linear(Descending):
     """A linear model of four inputs and three outputs, in float64."""
+
+    lr = 0.05
 
     def __init__(self, rank: int | None, seed: int = 0) -> None:
         super().__init__()
@@ -34,9 +36,6 @@ class Linear(L.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         return (self.net(batch[0]) - batch[1]).square().sum() / len(batch[0])
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.05)
 
 
 _MAKE: dict[str, Any] = {"generator": torch.Generator().manual_seed(1), "dtype": torch.float64}

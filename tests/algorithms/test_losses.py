@@ -7,10 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import pytest
 import torch
-from helpers.toys import fit_clients, quiet_trainer
+from helpers.toys import Descending, fit_clients, own_model, quiet_trainer
 from helpers.watching import Results
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
@@ -19,12 +18,11 @@ from torch.nn import functional as F
 import fl_lightning as fl
 from fl_lightning import parts
 from fl_lightning.models import add_lora
-from fl_lightning.parts.part import personal_model, walk
 
 Clients = list[tuple[Tensor, Tensor]]
 
 
-class Net(L.LightningModule):
+class Net(Descending):
     """A body and an output layer, in float64."""
 
     def __init__(self, lr: float = 0.1, width: int = 4, classes: int = 3) -> None:
@@ -41,9 +39,6 @@ class Net(L.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return F.cross_entropy(self(batch[0]), batch[1])
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=self.lr)
 
 
 class Biases(Net):
@@ -80,11 +75,6 @@ def fit(callback: fl.AggregationCallback, module: Any, data: Clients, rounds: in
     """Train on all of a client's samples at once; return the losses, sorted."""
     fit_clients(callback, module, data, rounds, losses := Losses(), **options)
     return sorted(losses.seen)
-
-
-def own(callback: Any, client: int) -> Tensor:
-    algorithm = callback.algorithm
-    return personal_model(walk(*algorithm.parts.values()), client, algorithm.server.model)
 
 
 # ---- numbers by hand ----
@@ -150,7 +140,7 @@ def test_fedproto_s_prototypes_are_means_over_the_clients_samples() -> None:
     prototypes = callback.algorithm.objective.means
     assert prototypes[1:].tolist() == [pytest.approx(each) for each in means[1:]]
     assert prototypes[0].tolist() == pytest.approx(means[0])
-    bias = own(callback, 1)[9:12]  # one step along -1.5 * 2/6 (z - prototype), summed over the samples
+    bias = own_model(callback, 1)[9:12]  # one step along -1.5 * 2/6 (z - prototype), summed over the samples
     assert bias.tolist() == pytest.approx([0.5 * 4 / 3, 0.5 * (1 / 3 - 1), 0])
     traffic = callback.algorithm.traffic
     assert traffic.bits_up == 2 * 64 * (2 + 2) * (3 + 1)  # two classes each, with their counts

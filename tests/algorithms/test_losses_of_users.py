@@ -9,7 +9,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.toys import fit_clients, quiet_trainer
+from helpers.toys import Descending, fit_clients, quiet_trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
@@ -34,7 +34,7 @@ LOSSES: dict[str, Loss] = {
 }
 
 
-class Net(L.LightningModule):
+class Net(Descending):
     """A body and an output layer, which the step calls one after the other, in float64."""
 
     def __init__(self, loss: Loss = F.cross_entropy) -> None:
@@ -52,9 +52,6 @@ class Net(L.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         return self.loss(self.head(self.features(batch[0])), batch[1])
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 class Scaled(Net):

@@ -8,20 +8,18 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.toys import Quadratic, fit_clients, fit_quadratic, quadratic_clients, quiet_trainer
+from helpers.toys import Descending, Quadratic, fit_clients, fit_quadratic, own_model, quadratic_clients, quiet_trainer
 from torch import Tensor, nn
 
 import fl_lightning as fl
 from fl_lightning.executors import AutoExecutor, VectorizedExecutor
 from fl_lightning.parts import Clip, Clusters, FineTuning, WeightedMean
-from fl_lightning.parts.part import personal_model, walk
 
 A, C = [1.0, 4.0], [0.0, 1.0]
 
 
 def own(callback: Any, client: int) -> float:
-    algorithm = callback.algorithm
-    return float(personal_model(walk(*algorithm.parts.values()), client, algorithm.server.model))
+    return float(own_model(callback, client))
 
 
 def test_apfl_steps_both_models_and_alpha_on_each_batch() -> None:
@@ -209,7 +207,7 @@ def test_fedbn_passes_layers_over_of_which_nothing_travels(layers: list[nn.Modul
 
 
 def test_fedrep_s_body_has_the_statistics_of_the_body_s_phase() -> None:
-    class Net(L.LightningModule):
+    class Net(Descending):
         def __init__(self) -> None:
             super().__init__()
             self.body = nn.BatchNorm1d(2)
@@ -217,9 +215,6 @@ def test_fedrep_s_body_has_the_statistics_of_the_body_s_phase() -> None:
 
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:
             return self.head(self.body(batch[0])).square().mean()
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
 
     x = torch.tensor([[1.0, 2.0], [3.0, 8.0]])
     fit_clients(fl.FedRep("head", 1.0, head_epochs=5), module := Net(), [(x, x)] * 2, rounds=2, batch_size=2)

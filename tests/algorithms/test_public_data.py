@@ -5,21 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import lightning as L
 import pytest
 import torch
-from helpers.toys import fit_clients
+from helpers.toys import Descending, fit_clients
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import fl_lightning as fl
 
-LR = 0.3
 
-
-class Classifier(L.LightningModule):
+class Classifier(Descending):
     """A linear model behind dropout, whose logits are of sequences of one token."""
+
+    lr = 0.3
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,9 +31,6 @@ class Classifier(L.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         return F.cross_entropy(self.layers[1](batch[0]), batch[1])
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=LR)
 
 
 def made(*shape: int, seed: int = 0) -> Tensor:
@@ -53,7 +49,7 @@ def trained(state: dict[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]
     """Take one full-batch step."""
     leaves = {name: value.clone().requires_grad_() for name, value in state.items()}
     gradients = torch.autograd.grad(F.cross_entropy(linear(leaves, x), y), list(leaves.values()))
-    return {name: state[name] - LR * each for name, each in zip(leaves, gradients, strict=True)}
+    return {name: state[name] - Classifier.lr * each for name, each in zip(leaves, gradients, strict=True)}
 
 
 @pytest.mark.parametrize("labelled", [False, True])

@@ -8,13 +8,12 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from helpers.toys import BodyAndHead, Quadratic, fit_clients, fit_quadratic, quadratic_clients
+from helpers.toys import BodyAndHead, Quadratic, fit_clients, fit_quadratic, own_model, quadratic_clients
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 import fl_lightning as fl
 from fl_lightning import parts
-from fl_lightning.parts.part import personal_model, walk
 
 A, C = [1.0, 4.0], [0.0, 1.0]
 
@@ -40,9 +39,18 @@ class Received(Callback):
         return [client for _, client in sorted(self.models)]
 
 
-def own(callback: fl.AggregationCallback, client: int) -> Tensor:
-    algorithm = callback.algorithm
-    return personal_model(walk(*algorithm.parts.values()), client, algorithm.server.model)
+class InTurn(parts.Exchange):
+    """The first client of a round gets the model, the second half of it, and so on."""
+
+    def download(self, task: parts.Task, model: Tensor) -> Tensor:
+        return model / (1 + task.slot)
+
+
+def test_a_sum_of_updates_has_each_from_what_its_client_received() -> None:
+    exchange = [InTurn(), parts.DifferentialPrivacy(9.0, noise_multiplier=0.0, delta=1e-5)]
+    callback = fl.FedAvg(1.0, weighting="uniform", exchange=exchange)
+    # From 4 and from 2 clients go half of the way to 0: by -2 and by -1.
+    assert float(fit_quadratic(callback, Quadratic(0.5, start=4.0), quadratic_clients([1.0] * 2, [0.0] * 2), 1)) == 2.5
 
 
 @pytest.mark.parametrize("exchange", [None, Halved()])
@@ -62,7 +70,7 @@ def test_a_proximal_term_pulls_to_the_received_model_where_training_starts_from_
             mix = last[k] + (received - last[k]) * shares[k]
             last[k] = mix - lr * (a * (mix - c) + mu * (mix - received))
         w = sum(last) / 2
-    assert [float(own(callback, k)) for k in (0, 1)] == pytest.approx(last, abs=1e-14)
+    assert [float(own_model(callback, k)) for k in (0, 1)] == pytest.approx(last, abs=1e-14)
 
 
 def test_candidates_are_scored_with_what_they_receive() -> None:
@@ -138,7 +146,7 @@ def test_a_cluster_s_model_is_looked_at_and_evaluated_with_the_client_s_own_valu
     fit_clients(callback, module, clients, 4)
     algorithm = callback.algorithm
     for client in range(3):
-        body, head = own(callback, client).tolist()
+        body, head = own_model(callback, client).tolist()
         assert head == float(algorithm.chain.members[1].own[client])
         assert body == float(algorithm.schedule.models[algorithm.schedule.chosen[client]][0])
         assert head != 0.0
@@ -149,7 +157,7 @@ def test_fine_tuned_clients_receive_a_compressed_model_too() -> None:
     clients = [(torch.ones(1, 2).double(), torch.tensor([[4.0, 2.0]]).double())]
     fit_clients(callback, Quadratic(0.5, start=[0.0, 0.0]), clients, 1)
     # the server's first move is to (2, 1), of which the client gets (2, 0); it tunes that by half a way to (4, 2)
-    assert own(callback, 0).tolist() == [3.0, 1.0]
+    assert own_model(callback, 0).tolist() == [3.0, 1.0]
     assert callback.algorithm.traffic.values_down == 1 + 1
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.toys import Fixed, Quadratic, fit_quadratic, quadratic_clients
+from helpers.watching import Results
 from lightning.pytorch.callbacks import Callback
 
 from fl_lightning import AggregationCallback, FedAvg, QFedAvg, Scaffold
@@ -33,14 +34,9 @@ class Set(Callback):
 
 def clients_of_rounds(callback: AggregationCallback, rounds: int, *others: Callback) -> list[list[int]]:
     """Return who trained in each round, sorted."""
-
-    class Note(Callback):
-        def on_round_end(self, trainer: Any, pl_module: Any) -> None:
-            seen.append(sorted(trainer.callbacks[0].algorithm.report.reported))
-
-    seen: list[list[int]] = []
-    fit_quadratic(callback, Quadratic(1.0), SIX, rounds, Note(), *others)
-    return seen
+    results = Results()
+    fit_quadratic(callback, Quadratic(1.0), SIX, rounds, results, *others)
+    return [sorted(each.client for each in results.seen if each.task.round == number) for number in range(rounds)]
 
 
 # ---- set later ----

@@ -10,7 +10,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.toys import fit_clients
+from helpers.toys import Descending, fit_clients
 from helpers.written import all_told, assert_as_in
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -207,8 +207,10 @@ def test_what_narrow_models_cannot_have(tmp_path: Path) -> None:
     assert_as_in(Path(__file__).with_suffix(".txt"), all_told(fits, tmp_path), tmp_path)
 
 
-class TwoHeads(L.LightningModule):
-    """A layer, two heads, and a tensor of its own."""
+class TwoHeads(Descending):
+    """A layer, two heads, and tensors of its own."""
+
+    lr = 0.01
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,14 +219,12 @@ class TwoHeads(L.LightningModule):
         self.second = nn.Linear(4, 2).double()
         self.scale = nn.Parameter(torch.ones(2, dtype=torch.float64))
         self.centre = nn.Parameter(torch.zeros(4, dtype=torch.float64))
+        self.gain = nn.Parameter(torch.ones(4, dtype=torch.float64))
         self.loss = nn.NLLLoss(torch.ones(2))
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        hidden = self.body(batch[0]) + self.centre
+        hidden = self.gain * self.body(batch[0]) + self.centre
         return ((self.first(hidden) + self.second(hidden)) * self.scale - batch[1]).square().sum()
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
 @pytest.mark.parametrize("method", [fl.HeteroFL, fl.FjORD])
@@ -234,15 +234,18 @@ def test_a_user_names_the_layers_of_inputs_and_outputs_and_what_stays_whole(meth
     clients = [(torch.randn(5, 3).double(), torch.randn(5, 2).double())]
     names: dict[str, Any] = {"inputs": "body.*", "outputs": ["first.weight", "second.*"]}
     # FjORD has no other hidden tensors, and of a whole one the units that are narrow models' move alone
-    names |= {"whole": "scale", "hidden": {"centre": 0}} if method is fl.HeteroFL else {"whole": ["scale", "centre"]}
+    heterofl = {"whole": "scale", "hidden": {"centre": 0, "gain": 0}}
+    names |= heterofl if method is fl.HeteroFL else {"whole": ["scale", "centre", "gain"]}
     with pytest.raises(ValueError, match=r"'scale' becomes smaller, of 'the module' \(a class of a user's\)"):
         fit_clients(method([0.5], 1.0, **{**names, "whole": None}), module, clients)
-    fit_clients(method([0.5], 1.0, **names), module, clients)
+    fit_clients(callback := method([0.5], 1.0, **names), module, clients)
+    # The body has 8 values of two units, each head 6, the scale 2; then there are the two hidden tensors, or whole ones.
+    assert callback.algorithm.traffic.values_up == 8 + 2 * 6 + 2 + 2 * (2 if method is fl.HeteroFL else 4)
     moved = {name: (tensor != before[name]) for name, tensor in module.state_dict().items()}
     units = torch.tensor([True, True, False, False])
     assert torch.equal(moved["body.weight"], units.unsqueeze(1).expand(4, 3))
-    assert torch.equal(moved["body.bias"], units)
-    assert torch.equal(moved["centre"], units)
+    for name in ("body.bias", "centre", "gain"):
+        assert torch.equal(moved[name], units)
     for head in ("first", "second"):
         assert torch.equal(moved[f"{head}.weight"], units.expand(2, 4))
         assert moved[f"{head}.bias"].all()

@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import lightning as L
 import pytest
 import torch
-from helpers.toys import fit_clients
+from helpers.toys import Descending, fit_clients
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import fl_lightning as fl
 
-RATE = 0.1
 HEAD = ["head", "embedding"]
 TIED = "` must name all or none of the layers that share a tensor: embedding.weight and head.weight are one, got "
 
 
-class Tied(L.LightningModule):
+class Tied(Descending):
     """``E^T tanh(M E x) + b``: the output layer has the weights of the embedding."""
 
     def __init__(self, is_tied: bool = True) -> None:
@@ -38,9 +36,6 @@ class Tied(L.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         return nn.functional.cross_entropy(self(batch[0]), batch[1])
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=RATE)
 
 
 class Once(Tied):
@@ -66,7 +61,7 @@ def step(module: Tied, data: Any, trained: list[Tensor]) -> None:
     gradients = torch.autograd.grad(module.training_step(data, 0), trained)
     with torch.no_grad():
         for tensor, gradient in zip(trained, gradients, strict=True):
-            tensor -= RATE * gradient
+            tensor -= Tied.lr * gradient
 
 
 def by_hand(rounds: int, personal: bool, train: Callable[[Tied, Any], None]) -> list[Tied]:

@@ -13,10 +13,20 @@ from torch import Tensor, nn
 
 from fl_lightning import AggregationCallback, TensorDataModule
 from fl_lightning.parts import ClientSampler
+from fl_lightning.parts.part import personal_model, walk
 from fl_lightning.testing.fits import quiet_trainer
 
 
-class Quadratic(L.LightningModule):
+class Descending(L.LightningModule):
+    """Takes steps of SGD."""
+
+    lr = 0.1
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+
+class Quadratic(Descending):
     """f_k(w) = a_k/2 (w - c_k)^2 in float64; a batch is (a, c), each of shape (n,) or (n, d)."""
 
     def __init__(self, lr: float, start: float | list[float] = 0.0, make_optimizer: Any = None) -> None:
@@ -33,7 +43,7 @@ class Quadratic(L.LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         if self.make_optimizer is not None:
             return self.make_optimizer(self.parameters())
-        return torch.optim.SGD(self.parameters(), lr=self.lr)
+        return super().configure_optimizers()
 
 
 class Halved(Quadratic):
@@ -110,6 +120,12 @@ def fit_quadratic(
     """Train full-batch on the clients and return the final weights."""
     fit_clients(callback, module, clients, rounds, *others)
     return module.w.detach()
+
+
+def own_model(callback: AggregationCallback, client: int) -> Tensor:
+    """Return the model by which a client is evaluated."""
+    algorithm = callback.algorithm
+    return personal_model(walk(*algorithm.parts.values()), client, algorithm.server.model)
 
 
 class Fixed(ClientSampler):

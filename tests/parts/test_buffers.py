@@ -9,7 +9,7 @@ import lightning as L
 import pytest
 import torch
 from helpers.algorithms import ALGORITHMS, Net, data, one_in
-from helpers.toys import Quadratic, fit_clients, fit_quadratic, quadratic_clients
+from helpers.toys import Descending, Quadratic, fit_clients, fit_quadratic, quadratic_clients
 from torch import Tensor, nn
 
 from fl_lightning import FedAsync, FedAvg, Federated, FedNova, HierFAVG, QFedAvg, RADFed, Scaffold, parts
@@ -78,7 +78,7 @@ class LeftOut(L.Callback):
         self.seen += trainer.callbacks[0].algorithm.report.left_out
 
 
-class Counter(L.LightningModule):
+class Counter(Descending):
     """A weight, tables, and a counter of steps that begins at 123456789, more than single precision can count."""
 
     def __init__(self, counts: bool = True) -> None:
@@ -92,9 +92,6 @@ class Counter(L.LightningModule):
         if self.counts:
             self.steps += 1
         return (self.w - batch[0]).square().mean()
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 CLIENTS = [(torch.ones(2),), (torch.ones(4),)]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from helpers.toys import BodyAndHead, Quadratic, fit_clients, fit_quadratic, quadratic_clients
 
-from fl_lightning import FedAvg, FedBuff, RADFed
+from fl_lightning import FedAvg, FedBuff, Federated, RADFed
 from fl_lightning.diagnostics import Communication
-from fl_lightning.parts import ClientResult, Clip, Exchange, LowRank, PersonalParameters, TopK
+from fl_lightning.parts import ClientResult, Clip, Exchange, LowRank, PersonalParameters, Synchronous, TopK
 
 FOUR_AND_EIGHT = quadratic_clients([1.0, 1.0], [4.0, 8.0])
 
@@ -35,10 +35,26 @@ def test_every_update_that_is_sent_is_clipped(make: Any, rounds: int, expected: 
     assert float(weights) == pytest.approx(expected, abs=1e-15)
 
 
-@pytest.mark.parametrize(("exchange", "expected"), [([Clip(1.0), Twice()], 2.0), ([Twice(), Clip(1.0)], 1.0)])
-def test_results_pass_exchanges_from_the_client_to_the_server(exchange: list[Exchange], expected: float) -> None:
-    clients = quadratic_clients([1.0], [3.0])
-    assert float(fit_quadratic(FedAvg(1, exchange=exchange), Quadratic(1.0), clients, rounds=1)) == expected
+class TwiceBefore(Synchronous):
+    """Doubles updates before any exchange sees them."""
+
+    def on_client_end(self, result: ClientResult) -> ClientResult:
+        return result.with_delta(2 * result.delta)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "exchange", "expected"),
+    [
+        (Synchronous(), [Clip(1.0), Twice()], 2.0),
+        (Synchronous(), [Twice(), Clip(1.0)], 1.0),
+        (TwiceBefore(), [Clip(5.0)], 5.0),
+    ],
+)
+def test_results_pass_the_schedule_and_the_exchanges_from_the_client_to_the_server(
+    schedule: Any, exchange: Any, expected: float
+) -> None:
+    callback = Federated(1, schedule=schedule, exchange=exchange)
+    assert float(fit_quadratic(callback, Quadratic(1.0), quadratic_clients([1.0], [3.0]), rounds=1)) == expected
 
 
 # ---- personal parameters ----

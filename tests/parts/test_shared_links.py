@@ -8,7 +8,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
-from helpers.toys import Quadratic, clients_that_reach, fit_clients
+from helpers.toys import Descending, Quadratic, clients_that_reach, fit_clients
 from torch import Tensor, nn
 
 import fl_lightning as fl
@@ -65,7 +65,7 @@ def test_clients_that_send_nothing_wait_for_nothing() -> None:
     assert times(clock, exchange=PersonalParameters("*")) == (3.0, 3.0)
 
 
-class TwoLayers(L.LightningModule):
+class TwoLayers(Descending):
     """Two layers with six units between, or fewer: four float64 values a unit, and a count of batches of 64 bits."""
 
     def __init__(self) -> None:
@@ -76,9 +76,6 @@ class TwoLayers(L.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         return self.layers(batch[0]).square().mean()
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 def test_who_has_received_a_small_message_leaves_the_link_to_the_others() -> None:
