@@ -239,7 +239,7 @@ def test_a_user_names_the_layers_of_inputs_and_outputs_and_what_stays_whole(meth
     with pytest.raises(ValueError, match=r"'scale' becomes smaller, of 'the module' \(a class of a user's\)"):
         fit_clients(method([0.5], 1.0, **{**names, "whole": None}), module, clients)
     fit_clients(callback := method([0.5], 1.0, **names), module, clients)
-    # The body has 8 values of two units, each head 6, the scale 2; then there are the two hidden tensors, or whole ones.
+    # The body has 8 values of two units, each head 6, and the scale 2; the two others are hidden, or whole.
     assert callback.algorithm.traffic.values_up == 8 + 2 * 6 + 2 + 2 * (2 if method is fl.HeteroFL else 4)
     moved = {name: (tensor != before[name]) for name, tensor in module.state_dict().items()}
     units = torch.tensor([True, True, False, False])
