@@ -52,7 +52,7 @@ class OutputLayer:
         Raises:
             ValueError: If the module has no such layer.
         """
-        parts: dict[str, nn.Module] = dict(self._module.named_modules())
+        parts: dict[str, nn.Module] = dict(self._module.named_modules(remove_duplicate=False))
         if not name or name not in parts:
             known = ", ".join(map(repr, self._linear().values())) or "none"
             raise ValueError(

@@ -85,9 +85,10 @@ def add_lora(
         alpha = rank
     patterns = [targets] if isinstance(targets, str) else targets
     names = []
-    chosen = {}
+    # Each once, also one that has several names.
+    chosen: dict[int, nn.Linear] = {}
     left_out = []
-    for name, layer in module.named_modules():
+    for name, layer in module.named_modules(remove_duplicate=False):
         # The module itself has no name.
         if not name:
             continue
@@ -97,7 +98,7 @@ def add_lora(
         if not any(fnmatchcase(name, pattern) for pattern in patterns):
             continue
         if is_linear:
-            chosen[name] = layer
+            chosen[id(layer)] = layer
         elif isinstance(layer, (nn.Linear, nn.MultiheadAttention)):
             left_out.append(f"{name} ({type(layer).__name__})")
     if not chosen:
@@ -115,7 +116,11 @@ def add_lora(
     module.requires_grad_(False)
     for factor in trained:
         factor.requires_grad_(True)
-    for name, layer in chosen.items():
-        parent, _, attribute = name.rpartition(".")
-        setattr(module.get_submodule(parent), attribute, LoRALinear(layer, rank, alpha))
+    holders = list(module.modules())
+    for linear in chosen.values():
+        adapted = LoRALinear(linear, rank, alpha)
+        for holder in holders:
+            for attribute, held in holder._modules.items():
+                if held is linear:
+                    setattr(holder, attribute, adapted)
     return module

@@ -336,13 +336,15 @@ def test_names_of_peft() -> None:
 
 def test_where_adapters_are_put() -> None:
     net = nn.ModuleDict({"body": nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), "head": nn.Linear(4, 2)})
+    net["again"] = net["body"][0]
     x = torch.randn(5, 4)
     before = net["body"](x)
-    assert add_lora(net, "body.*", rank=2, alpha=4) is net
+    assert add_lora(net, ["again", "body.2"], rank=2, alpha=4) is net
     assert torch.equal(net["body"](x), before)
     trained = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
     assert trained == ["body.0.lora_A", "body.0.lora_B", "body.2.lora_A", "body.2.lora_B"]
     layer = net["body"][0]
+    assert net["again"] is layer
     nn.init.ones_(layer.lora_B)
     expected = layer.layer(x) + 2 * x @ layer.lora_A.sum(0, keepdim=True).T
     assert torch.allclose(layer(x), expected.expand(5, 4), atol=1e-6)

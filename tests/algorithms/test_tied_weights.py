@@ -137,7 +137,7 @@ def test_a_layer_with_two_names_has_either() -> None:
 @pytest.mark.parametrize(
     ("make", "is_tied"),
     [
-        (lambda module: fl.FedNTD(1.0, 1.0), True),
+        (lambda net: fl.FedNTD(1.0, 1.0, output_layer="output.0" if type(net) is Tied else "head"), True),
         (lambda module: fl.FedRoD("head", 1.0), False),
         (lambda module: fl.FedDF(module, DataLoader(clients()[0][0], 3), 1.0, steps=4, lr=0.1), True),
     ],
