@@ -194,7 +194,10 @@ def _weight_of(module: nn.Module, factor: str) -> tuple[str, Tensor]:
 
 def _check_foldable(module: nn.Module) -> None:
     """Raise ``ValueError`` if adapters are of another kind, or their frozen weights are other layers', too."""
-    every = list(module.named_parameters(remove_duplicate=False))
+    # Of a layer with several names one.
+    every: list[tuple[str, Tensor | None]] = []
+    for path, layer in module.named_modules():
+        every += [(f"{path}.{own}", parameter) for own, parameter in layer._parameters.items()]
     for name, _ in module.named_parameters():
         if "lora_A" not in name.split("."):
             continue

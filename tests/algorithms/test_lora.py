@@ -174,6 +174,7 @@ def test_stacks_go_into_the_frozen_weights(base_travels: bool, monkeypatch: pyte
         monkeypatch.setattr("fl_lightning.clients.state_vector._FROZEN_SHARE", 0)
     module = Linear(rank=2, seed=3)
     layer = module.net[0]
+    module.again = layer
     layer.scale = 0.5
     weight, first = layer.layer.weight.detach().clone(), layer.lora_A.detach().clone()
     algorithm, kept = FedLoRA("stack", 1.0, ranks=[2, 1]), Results()
