@@ -197,7 +197,7 @@ def _check_foldable(module: nn.Module) -> None:
     # Of a layer with several names one.
     every: list[tuple[str, Tensor | None]] = []
     for path, layer in module.named_modules():
-        every += [(f"{path}.{own}", parameter) for own, parameter in layer._parameters.items()]
+        every += [(f"{path}.{own}".lstrip("."), parameter) for own, parameter in layer._parameters.items()]
     for name, _ in module.named_parameters():
         if "lora_A" not in name.split("."):
             continue
