@@ -106,7 +106,7 @@ class WithAction(Net):
                 if self.last_epoch == 3 and module.actions:
                     module.actions.pop()()
 
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        [optimizer], _ = super().configure_optimizers()
         return [optimizer], [Acting(optimizer, T_max=7)]
 
 

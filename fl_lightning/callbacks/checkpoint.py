@@ -137,8 +137,8 @@ class FederatedCheckpoint(ChosenCheckpoint):
 
     def _remove_outdated(self, trainer: pl.Trainer) -> None:
         for path in self._outdated:
-            # A resumed fit may have written the file again.
-            if path not in self.best_k_models:
+            # A later model may have got the name. Without `monitor` there are no best ones but the newest.
+            if path not in (*self.best_k_models, self.best_model_path):
                 trainer.strategy.remove_checkpoint(path)
         self._outdated = []
 
@@ -201,6 +201,10 @@ class FederatedCheckpoint(ChosenCheckpoint):
 
         The file that is chosen is compared with its checksums when it is read.
         """
+        folder = str(self.dirpath)
+        if "://" in folder:
+            # Lightning leaves out which store it is.
+            return {f"{folder}/{Path(path).name}" for path in paths}
         chosen = set()
         newest = {path.replace(f".previous{self.FILE_EXTENSION}", self.FILE_EXTENSION) for path in paths}
         for path in map(Path, newest):

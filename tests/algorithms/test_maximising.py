@@ -54,9 +54,24 @@ class Both(L.LightningModule):
         return self.kind([{"params": self.x}, {"params": self.y, "maximize": True}], lr=0.5)
 
 
-@pytest.mark.parametrize("executor", ["sequential", "vectorized"])
-def test_each_parameter_group_has_its_own_direction(executor: str) -> None:
-    module = Both()
+class ByHand(Both):
+    """Has an optimizer for each direction, which it steps itself."""
+
+    automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:  # type: ignore[override]
+        self.zero_grad()
+        self.manual_backward(super().training_step(batch, batch_idx))
+        for each in self.optimizers():
+            each.step()
+
+    def configure_optimizers(self) -> Any:
+        return [SGD(self.x, lr=0.5), SGD(self.y, lr=0.5, maximize=True)]
+
+
+@pytest.mark.parametrize(("make", "executor"), [(Both, "sequential"), (Both, "vectorized"), (ByHand, "sequential")])
+def test_each_parameter_group_has_its_own_direction(make: Any, executor: str) -> None:
+    module = make()
     fit(fl.FedProx(1.0, 1.0, local_epochs=3, executor=executor), module, data(batch_size=64, sizes=(3, 3)), 1)
     assert [each.item() for each in module.parameters()] == [2.0, 4.0, 1.0, 3.0]
 

@@ -20,7 +20,7 @@ from helpers.forking import in_child
 from helpers.full_disk import limited_files
 from helpers.toys import quiet_trainer
 from helpers.written import assert_as_in, messages
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, LambdaCallback
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
 
 from fl_lightning import FederatedCheckpoint, RADFed
@@ -79,6 +79,12 @@ def test_central_training_is_kept_too_and_a_trial_is_not(tmp_path: Path) -> None
     assert [sorted(files) for _, _, files in os.walk(tmp_path)] == [[], ["best.ckpt", *FILES]]
 
 
+def test_without_a_folder_the_trainers_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    fit(None, 1)  # type: ignore[arg-type]
+    assert [sorted(files) for _, _, files in os.walk(tmp_path)] == [[], ["last.ckpt"]]
+
+
 @pytest.mark.parametrize("damage", ["cut", "changed", "missing", "cut of a thread"])
 def test_last_falls_back_to_the_one_before_and_says_so(tmp_path: Path, damage: str) -> None:
     plugins = [AsyncCheckpointIO()] if damage == "cut of a thread" else []
@@ -111,8 +117,9 @@ def test_files_of_another_folder_are_not_to_be_removed(tmp_path: Path) -> None:
 def test_another_run_leaves_the_files_of_the_first(tmp_path: Path) -> None:
     fit(tmp_path, 4)
     fit(tmp_path, 2)
+    fit(tmp_path, 3, ckpt_path="last")
     assert epoch_of(tmp_path / "last.ckpt") == 4
-    assert epoch_of(tmp_path / "last-v1.ckpt") == 2
+    assert epoch_of(tmp_path / "last-v1.ckpt") == 3
 
 
 def test_every_door_compares_a_checkpoint_with_its_checksums(tmp_path: Path) -> None:
@@ -133,6 +140,19 @@ def test_checkpoints_need_no_temporary_folder(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
     fit(tmp_path, 3, save_top_k=1)
     assert len(list(tmp_path.glob("*.ckpt"))) == 3
+
+
+# 0 and 1 in turn, each in three rounds
+TURNS = LambdaCallback(on_train_epoch_end=lambda trainer, module: module.log("turn", trainer.current_epoch // 3 % 2.0))
+
+
+@pytest.mark.parametrize("best", [{}, {"monitor": "fed/models_sent", "mode": "max"}])
+def test_a_best_file_with_the_name_of_one_that_was_removed_stays(best: dict[str, Any], tmp_path: Path) -> None:
+    options = {"save_top_k": 1, "filename": "{turn:.0f}", "last_every_n_epochs": 3, **best}
+    fit(tmp_path, 6, TURNS, **options)
+    assert sorted(os.listdir(tmp_path)) == [*FILES, "turn=1.ckpt"]
+    fit(tmp_path, 9, TURNS, ckpt_path="last", **options)
+    assert sorted(os.listdir(tmp_path)) == [*FILES, "turn=0.ckpt"]
 
 
 class KilledBefore(Callback):
@@ -188,13 +208,18 @@ def test_a_kill_while_saving_leaves_the_round_before(
     assert torch.equal(weights(fit(tmp_path, 4, ckpt_path="last")), whole(4))
 
 
-def test_a_store_elsewhere_gets_whole_checkpoints_too() -> None:
-    trainer = fit("memory://runs/one", 3)  # type: ignore[arg-type]
+def test_a_store_elsewhere_gets_whole_checkpoints_too(caplog: pytest.LogCaptureFixture) -> None:
+    folder: Any = "memory://runs/one"
+    trainer = fit(folder, 3)
     with fsspec.open("memory://runs/one/last.ckpt", "rb") as file:
         content = torch.load(file, weights_only=True)
     assert content["epoch"] + 1 == 3
     assert content["callbacks"]["RADFed"]
     assert trainer.checkpoint_callback.last_model_path == "memory://runs/one/last.ckpt"  # type: ignore[union-attr]
+    with caplog.at_level("INFO"):
+        resumed = fit(folder, 6, ckpt_path="last")
+    assert torch.equal(weights(resumed), whole(6))
+    assert "Restored all states from the checkpoint at memory://runs/one/last.ckpt" in caplog.text
 
 
 def damaged(folder: Path, pattern: str, ckpt_path: str | None = None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import lightning as L
 import pytest
 import torch
+from helpers.comparison import Classifier, clients_of
 from helpers.toys import quiet_trainer
 from helpers.written import assert_as_in, messages
 from torch import Tensor
@@ -197,31 +198,22 @@ def test_the_target_of_three_elements_is_the_one_that_the_data_module_names() ->
 
 
 def test_what_a_step_returns_says_the_target_for_own_models_too() -> None:
-    class Scores(L.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.net = torch.nn.Linear(2, 2)
-
+    class Scores(Classifier):
         def forward(self, x: Tensor) -> Tensor:
-            return self.net(x)
+            return self.layers(x)
 
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            return torch.nn.functional.cross_entropy(self(batch[0]), batch[-1])
+            return self.loss((batch[0], batch[-1]))
 
         def validation_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
             return {"preds": self(batch[0]), "target": batch[-1]}
 
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.SGD(self.parameters(), lr=0.5)
-
-    generator = torch.Generator().manual_seed(1)
-    plain = [(torch.randn(9, 2, generator=generator), torch.randint(2, (9,), generator=generator)) for _ in range(2)]
-    three = [(x, 1 - y, y) for x, y in plain]
+    plain = clients_of(9, 9)
+    three = [(x, 2 - y, y) for x, y in plain]
     found = []
     for sets in (plain, three):
         metrics = ClientMetrics()
-        callbacks = [FedAvg(1.0, exchange=PersonalParameters("net.bias")), metrics]
+        callbacks = [FedAvg(1.0, exchange=PersonalParameters("layers.2")), metrics]
         trainer = quiet_trainer(max_epochs=2, callbacks=callbacks)
         trainer.fit(Scores(), datamodule=TensorDataModule(sets, val=sets))
         found.append(metrics.values["val"])
@@ -271,19 +263,19 @@ OWNED = ClientDatasetsModule([Rows("x", "y")], val=[Rows("x", "y")] * 2, test=[R
 class OwnLoader(TensorDataModule):
     """Its loader is its own."""
 
-    def __init__(self, *, shuffle: bool, number: int = 1) -> None:
+    def __init__(self, number: int = 1, **options: Any) -> None:
         super().__init__(clients=[scores(1, 1)], val=CLIENTS, test=CLIENTS)
-        self.is_shuffled, self.number = shuffle, number
+        self.options, self.number = options, number
 
     def val_dataloader(self) -> Any:
         whole = TensorDataset(*map(torch.cat, zip(*CLIENTS, strict=True)))
-        return [DataLoader(whole, 9, shuffle=self.is_shuffled) for _ in range(self.number)]
+        return [DataLoader(whole, **{"batch_size": 9, **self.options}) for _ in range(self.number)]
 
     test_dataloader = val_dataloader
 
 
 def test_a_loader_may_go_through_the_set_in_order() -> None:
-    assert values_of(ECHO, OwnLoader(shuffle=False)) == {0: 1.0, 1: 0.0}
+    assert values_of(ECHO, OwnLoader()) == {0: 1.0, 1: 0.0}
 
 
 class Sentences(Dataset[tuple[Tensor, Tensor]]):
@@ -314,15 +306,20 @@ def pictures(size: int, right: int) -> TensorDataset:
     return TensorDataset(torch.stack([torch.ones(1, size, size), torch.zeros(1, size, size)], 1), target)
 
 
+# a sentence of T words has T - 1 right ones; the second batch holds sentences of both clients
+SENTENCES = [Sentences([2, 3, 4]), Sentences([5, 7])]
+OF_WORDS = [6 / 9, 10 / 12], 16 / 21, (3 * 6 / 9 + 2 * 10 / 12) / 5
+
+
 @pytest.mark.parametrize(
     ("sets", "collate", "values", "pooled", "weighted"),
     [
-        # a sentence of T words has T - 1 right ones; the second batch holds sentences of both clients
-        ([Sentences([2, 3, 4]), Sentences([5, 7])], padded, [6 / 9, 10 / 12], 16 / 21, (3 * 6 / 9 + 2 * 10 / 12) / 5),
+        (SENTENCES, padded, *OF_WORDS),
+        (SENTENCES, lambda rows: (padded(rows)[0].movedim(2, 1), padded(rows)[1]), *OF_WORDS),
         # pixels
         ([pictures(2, 1), pictures(4, 12)], None, [1 / 4, 12 / 16], 13 / 20, (1 / 4 + 12 / 16) / 2),
     ],
-    ids=["padded sentences", "pictures of unequal sizes"],
+    ids=["padded sentences", "their classes in the second dimension", "pictures of unequal sizes"],
 )
 def test_samples_of_unequal_shapes(
     sets: Any, collate: Any, values: list[float], pooled: float, weighted: float
@@ -373,7 +370,8 @@ REFUSED: dict[str, Callable[[Path], Any]] = {
     "targets too many": rows(lambda x, y: (x, y.repeat(2))),
     "a scalar": rows(lambda x, y: (x, y[0])),
     "a loader in another order": lambda _: evaluate(ECHO, OwnLoader(shuffle=True), ClientMetrics(), "test"),
-    "two loaders": lambda _: values_of(OfTwo(), OwnLoader(shuffle=False, number=2)),
+    "a loader of single samples": lambda _: values_of(Silent(), OwnLoader(batch_size=None)),
+    "two loaders": lambda _: values_of(OfTwo(), OwnLoader(2)),
     "samples of unequal shapes": lambda _: unequal(lambda x: x[:, 0]),
 }
 

@@ -16,14 +16,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import fl_lightning as fl
+from fl_lightning.parts import PersonalParameters
 from fl_lightning.testing.processes import on_two_processes
 
 ALGORITHMS: dict[str, Any] = {
     "FedAvg": lambda: fl.FedAvg(1.0, local_epochs=2),
     "Local": lambda: fl.Local(1.0, local_epochs=2),
-    "FedPer": lambda: fl.FedPer("layers.2", 1.0, local_epochs=2),
+    "FedPer": lambda: fl.FedPer("layers.2", 1.0, local_epochs=2, buffers="local"),
     "FedBN": lambda: fl.FedBN(clients_per_round=1.0, local_epochs=2),
-    "Ditto": lambda: fl.Ditto(0.5, 1.0, local_epochs=2),
+    "Ditto": lambda: fl.Ditto(0.5, 1.0, local_epochs=2, exchange=PersonalParameters("layers.2")),
     "APFL": lambda: fl.APFL(0.5, clients_per_round=1.0, local_epochs=2),
     "FedAvgFineTuned": lambda: fl.FedAvgFineTuned(1.0, local_epochs=2),
     "IFCA": lambda: fl.IFCA(2, 1.0, local_epochs=2),

@@ -123,9 +123,7 @@ def test_a_client_that_was_left_out_goes_on_as_it_was() -> None:
 def test_it_is_kept_on_disk_and_through_a_checkpoint(name: str, tmp_path: Path) -> None:
     def end(rounds: int = ROUNDS, *others: Any, path: Path | None = None, **options: Any) -> Tensor:
         callback = fl.FedAvg(2, seed=1, **options)
-        return fit(
-            MAKES[name], callback, rounds, *others, ckpt_path=path, enable_checkpointing=bool(others)
-        ).server.model
+        return fit(MAKES[name], callback, rounds, *others, ckpt_path=path).server.model
 
     whole = end(optimizer_state="kept", state_dir=tmp_path)
     save = ModelCheckpoint(tmp_path, filename="last", enable_version_counter=False)
@@ -248,17 +246,16 @@ def test_stacks_say_why_they_are_none_and_plain_sgd_is_stacked() -> None:
 
 
 class TwoByHand(Module):
-    """Steps its first layer by Adam and its last one by SGD with momentum, with schedules that it steps itself."""
+    """Steps its first layer by Adam with two rates and its last one by SGD, with schedules that it steps itself."""
 
-    def __init__(self) -> None:
-        super().__init__(linear())
-        self.automatic_optimization = False
+    automatic_optimization = False
 
     def configure_optimizers(self) -> Any:
         first, _, last = self.layers
-        adam = torch.optim.Adam(first.parameters(), lr=0.05, eps=1e-3)
+        groups = [{"params": [first.weight]}, {"params": [first.bias], "lr": 0.02}]
+        adam = torch.optim.Adam(groups, lr=0.05, eps=1e-3)
         both = [adam, torch.optim.SGD(last.parameters(), 0.1, momentum=0.9)]
-        return both, [StepLR(each, 3, 0.5) for each in both]
+        return both, [StepLR(each, steps, 0.5) for each, steps in zip(both, (3, 4), strict=True)]
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         both = self.optimizers()
@@ -273,9 +270,9 @@ class TwoByHand(Module):
 
 
 def test_several_optimizers_and_schedules_that_the_module_steps_itself_go_on() -> None:
-    fit_clients(callback := fl.Local(executor="sequential"), TwoByHand(), CLIENTS, ROUNDS, batch_size=4)
+    fit_clients(callback := fl.Local(executor="sequential"), TwoByHand(linear()), CLIENTS, ROUNDS, batch_size=4)
     for (x, y), model in zip(CLIENTS, own_models(callback.algorithm), strict=True):
-        alone = TwoByHand()
+        alone = TwoByHand(linear())
         both, schedules = alone.configure_optimizers()
         for _ in range(ROUNDS):
             for inputs, targets in zip(x.split(4), y.split(4), strict=True):
@@ -293,6 +290,18 @@ def test_weight_decay_that_a_term_adds_reaches_each_of_several_optimizers() -> N
         fit_clients(callback, TwoByHand(), CLIENTS, 2, batch_size=4)
         ends.append(callback.algorithm.server.model)
     torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
+
+
+def test_a_checkpoint_inside_of_a_round_has_the_rates_of_several_optimizers_at_its_start(tmp_path: Path) -> None:
+    class Saving(TwoByHand):
+        def on_train_batch_end(self, *_: Any) -> None:
+            if self.current_epoch == 2:
+                self.trainer.save_checkpoint(tmp_path / "inside.ckpt")
+
+    fit_clients(whole := fl.FedAvg(2, seed=1), Saving(linear()), CLIENTS, ROUNDS, batch_size=4)
+    resumed, path = fl.FedAvg(2, seed=1), tmp_path / "inside.ckpt"
+    fit_clients(resumed, TwoByHand(linear()), CLIENTS, ROUNDS, batch_size=4, ckpt_path=path)
+    assert torch.equal(resumed.algorithm.server.model, whole.algorithm.server.model)
 
 
 @pytest.mark.parametrize("name", ["AdamW", "one cycle"])

@@ -80,9 +80,7 @@ class BySteps(Net):
 
 
 class ByHand(Net):
-    def __init__(self) -> None:
-        super().__init__()
-        self.automatic_optimization = False
+    automatic_optimization = False
 
 
 class RateInTensor(Net):

@@ -142,6 +142,14 @@ def test_a_message_of_another_run_version_shape_or_setting_is_named(tmp_path: Pa
     assert_as_in(Path(__file__).with_suffix(".txt"), shown, tmp_path)
 
 
+def test_infinite_values_of_a_site_are_left_out() -> None:
+    def spoil(of_message: Any, arrays: Any) -> None:
+        arrays["model"] = Array(arrays["model"].numpy() * np.inf)
+
+    report = Forged(ALL, change=spoil).fit(rounds=1).algorithm.report
+    assert (report.reported, sorted(report.left_out), report.dropped) == ([], [0, 1, 2], 0)
+
+
 def test_clients_may_have_names_and_are_numbered_in_their_order() -> None:
     named = Sites(ALL, names=("Aachen", "Bonn", "Celle")).fit()
     assert torch.equal(named.algorithm.server.model, simulate(ALL).algorithm.server.model)

@@ -21,6 +21,17 @@ EVERYBODY = {"clients_per_round": 1.0}
 ALL = partial(fl.FedAvg, 1.0)
 CLOCK = parts.VirtualClock([3.0, 2.0, 1.0])
 NOISE = parts.LocalDifferentialPrivacy
+
+
+class Pulled(parts.LocalObjective):
+    """Of a user, whose term has no vector, and which one client does without."""
+
+    runs_at = "server"
+
+    def correction(self, client: parts.LocalClient) -> parts.Term | None:
+        return None if client.task.client == 1 else parts.Term(pull=0.4)
+
+
 METHODS: dict[str, Make] = {
     "FedAvg": partial(fl.FedAvg, 2, local_epochs=2),
     "FedProx": partial(fl.FedProx, 0.1, **EVERYBODY),
@@ -37,6 +48,7 @@ METHODS: dict[str, Make] = {
     "FedPer": partial(fl.FedPer, "head", **EVERYBODY),
     "FedRep": partial(fl.FedRep, "head", **EVERYBODY),
     "Ditto": partial(fl.Ditto, 0.5, **EVERYBODY),
+    "a user's term": partial(fl.Federated, objective=Pulled(), **EVERYBODY),
     "MOON": partial(fl.MOON, **EVERYBODY),
     "FedLC": partial(fl.FedLC, **EVERYBODY),
     "FedNTD": partial(fl.FedNTD, **EVERYBODY),
@@ -76,7 +88,7 @@ NOT_IN_ARRAYS = {
 }
 #: Each of these takes a way of its own through messages; the others are long ones.
 BY_DEFAULT = {
-    *("FedAvg", "SCAFFOLD", "FedDyn", "FedNova", "QFedAvg", "RADFed", "FedRep", "Ditto", "MOON"),
+    *("FedAvg", "a user's term", "SCAFFOLD", "FedDyn", "FedNova", "QFedAvg", "RADFed", "FedRep", "Ditto", "MOON"),
     *("FedALA", "Fed-RoD", "FedProto", "IFCA", "FedBABU", "power of choice", "RADFedi"),
     *("clipped, with error feedback", "local noise"),
 }
@@ -154,6 +166,8 @@ def test_steps_and_means_that_clients_log_are_those_of_the_simulation() -> None:
     assert sites.trainer.callback_metrics.keys() == simulated.callback_metrics.keys()
     for name, value in simulated.callback_metrics.items():
         assert float(sites.trainer.callback_metrics[name]) == pytest.approx(float(value), rel=1e-6), name
+    assert len(sites.trainer.datamodule.test_dataloader().dataset) == len(CLIENTS[0][0])
+    assert sites.trainer.progress_bar_metrics.keys() == simulated.progress_bar_metrics.keys() >= {"first_label"}
 
 
 class Annealed(Net):

@@ -200,7 +200,7 @@ def first_of_each(number: int) -> list[Any]:
 
 
 class Net(L.LightningModule):
-    """BatchNorm, dropout, momentum, a schedule: all that a round's end or a resumed run may get wrong."""
+    """BatchNorm, dropout, momentum, two rates, a schedule: all that a round's end or a resumed run may get wrong."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -220,7 +220,8 @@ class Net(L.LightningModule):
         self.log("val_loss", F.cross_entropy(self.layers(batch[0]), batch[1]), sync_dist=True)
 
     def configure_optimizers(self) -> Any:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+        groups = [{"params": self.layers[:4].parameters()}, {"params": self.layers[4].parameters(), "lr": 0.05}]
+        optimizer = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
         return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=7)]
 
 

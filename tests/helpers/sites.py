@@ -29,7 +29,7 @@ Make = Callable[..., AggregationCallback]
 
 
 class Net(L.LightningModule):
-    """Two layers, dropout, momentum, and a learning rate that falls from round to round."""
+    """Two layers, dropout, momentum, and learning rates of their own, which fall from round to round."""
 
     def __init__(self, norm: bool = False, momentum: float = 0.0) -> None:
         super().__init__()
@@ -41,6 +41,7 @@ class Net(L.LightningModule):
         x, y = batch
         loss = F.cross_entropy(self.head(self.body(x)), y)
         self.log("train_loss", loss, on_step=False, on_epoch=True)
+        self.log("first_label", float(y[0]), on_step=False, on_epoch=True, prog_bar=True, batch_size=1)
         return loss
 
     def validation_step(self, batch: list[torch.Tensor], batch_idx: int) -> None:
@@ -48,7 +49,8 @@ class Net(L.LightningModule):
         self.log("val_loss", F.cross_entropy(self.head(self.body(x)), y))
 
     def configure_optimizers(self) -> tuple[list[Any], list[Any]]:
-        optimizer = torch.optim.SGD(self.parameters(), lr=0.2, momentum=self.momentum)
+        groups = [{"params": self.body.parameters()}, {"params": self.head.parameters(), "lr": 0.1}]
+        optimizer = torch.optim.SGD(groups, lr=0.2, momentum=self.momentum)
         return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.8)]
 
 
@@ -158,7 +160,7 @@ class Sites:
         """Fit with the sites, and return the callback."""
         clients = FlowerClients(self, num_clients=len(self.names), timeout=2.0)  # type: ignore[arg-type]
         algorithm = self.make(executor=clients, seed=11)
-        data = clients.data_module(val=TensorDataset(*VALIDATION), batch_size=5)
+        data = clients.data_module(TensorDataset(*VALIDATION), TensorDataset(*CLIENTS[0]), batch_size=5)
         self.trainer = trainer(algorithm, rounds, **options)
         self.trainer.fit(self.module(), datamodule=data, ckpt_path=ckpt_path)
         return algorithm

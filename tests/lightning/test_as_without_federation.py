@@ -11,16 +11,7 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from helpers import comparison
-from helpers.comparison import (
-    CLASSES,
-    FEATURES,
-    assert_same_weights,
-    clients_of,
-    samples,
-    train_centrally,
-    train_federatedly,
-    weights_of,
-)
+from helpers.comparison import assert_same_weights, clients_of, samples, train_centrally, train_federatedly, weights_of
 from helpers.toys import quiet_trainer
 from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler
 from lightning.pytorch.plugins import Precision
@@ -61,11 +52,8 @@ def fit(kind: Any, executor: str | None, data: Any = None, **trainer: Any) -> tu
     """Return the weights, the module's notes, and the steps."""
     module = kind()
     options = {key: value() if callable(value) else value for key, value in trainer.items()}
-    callbacks = [
-        *options.pop("callbacks", ()),
-        FedAvg(1.0, seed=0, executor=executor) if executor else SeedLikeClient(),
-    ]
-    fitter = quiet_trainer(callbacks=callbacks, **{"max_epochs": 1, **options})
+    last = FedAvg(1.0, seed=0, executor=executor) if executor else SeedLikeClient()
+    fitter = quiet_trainer(callbacks=[*options.pop("callbacks", ()), last], **{"max_epochs": 1, **options})
     given = data() if data else TensorDataModule([samples(30)], batch_size=4, shuffle=False)
     with torch.no_grad():  # a fit switches gradients on
         fitter.fit(module, datamodule=given)
@@ -288,7 +276,9 @@ class StopsEpoch(Classifier):
 
 class Normed(Classifier):
     def build(self) -> nn.Module:
-        return nn.Sequential(nn.Linear(FEATURES, 6), nn.BatchNorm1d(6), nn.Dropout(0.4), nn.Linear(6, CLASSES))
+        return nn.Sequential(
+            nn.Linear(comparison.FEATURES, 6), nn.BatchNorm1d(6), nn.Dropout(0.4), nn.Linear(6, comparison.CLASSES)
+        )
 
 
 class Adversarial(pl.LightningModule):
@@ -299,7 +289,7 @@ class Adversarial(pl.LightningModule):
         self.automatic_optimization = False
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            self.generator, self.discriminator = nn.Linear(2, FEATURES), nn.Linear(FEATURES, 1)
+            self.generator, self.discriminator = nn.Linear(2, comparison.FEATURES), nn.Linear(comparison.FEATURES, 1)
 
     def training_step(self, batch: Any, number: int) -> None:
         g, d = self.optimizers()

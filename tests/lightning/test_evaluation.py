@@ -17,7 +17,7 @@ from fl_lightning.testing.processes import on_two_processes
 
 # 31 evaluation samples, whose only feature is their place: 5 batches of 7
 PLACES = torch.arange(31.0).reshape(31, 1)
-CLIENTS = [(x, torch.zeros(len(x), dtype=torch.long)) for x in PLACES.split([10, 15, 6])]
+CLIENTS = [(x, torch.zeros(len(x), dtype=torch.long)) for x in PLACES.split([9, 1, 15, 6])]
 
 
 class MeanPlace(Quadratic):
@@ -41,7 +41,7 @@ def evaluate(stage: str, devices: int = 1, eval_batch_size: int = 7, **limits: A
     trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(2, seed=1), metrics], **options)
     getattr(trainer, stage)(MeanPlace(0.1), datamodule=data, **({} if stage == "fit" else {"verbose": False}))
     key = "test" if stage == "test" else "val"
-    logged = {"mean": "", "least": "_min", "most": "_max"}
+    logged = {"mean": "", "least": "_min", "most": "_max", "weighted": "_weighted"}
     names = {name: f"{key}_place_clients{end}" for name, end in logged.items()}
     names |= {name: name for name in ("number", "place", "first", "last")}
     return {name: float(trainer.callback_metrics[of_log]) for name, of_log in names.items()}
@@ -56,8 +56,9 @@ LIMITS: list[tuple[str, dict[str, Any]]] = [
     ("fit", {"limit_val_batches": 2, "num_sanity_val_steps": 2}),
     ("fit", {"fast_dev_run": 2}),
 ]
-# places 0 to 13: 0 to 9 of the first client, mean 4.5, and 10 to 13 of the second, mean 11.5
-EXPECTED = {"number": 14, "place": 6.5, "first": 0, "last": 13, "mean": 8.0, "least": 4.5, "most": 11.5}
+# places 0 to 13: 0 to 8 of the first client, mean 4; 9, which the second of two processes has; 10 to 13, mean 11.5
+EXPECTED = {"number": 14, "place": 6.5, "first": 0, "last": 13, "mean": 24.5 / 3, "least": 4, "most": 11.5}
+EXPECTED["weighted"] = 6.5
 
 
 @pytest.mark.parametrize(("stage", "limits"), LIMITS)

@@ -142,7 +142,7 @@ class Run:
     def __init__(self) -> None:
         self.axes: dict[str, str | None] = {}
         self.rows: list[dict[str, Any]] = []
-        self.config: dict[str, Any] = {}
+        self.config = SimpleNamespace(update=lambda *_, **__: None)
         self.summary: dict[str, Any] = {}
 
     def define_metric(self, name: str, step_metric: str | None = None, **_: Any) -> None:
@@ -154,7 +154,6 @@ class Run:
 
 def test_every_value_of_weights_and_biases_has_the_round_as_its_axis() -> None:
     run = Run()
-    run.config = SimpleNamespace(update=lambda *_, **__: None)
     logger = WandbLogger(experiment=run, prefix="own")
     trainer = train_federatedly(ValidatedClassifier(), clients_of(8, 3), val=samples(4), logger=logger)
     assert run.axes["own-round"] is None
@@ -175,7 +174,6 @@ def test_a_fit_that_logs_to_another_run_than_its_checkpoint_is_told(
     for number, name in enumerate(["first", "second"]):
         run = Run()
         run.id = name
-        run.config = SimpleNamespace(update=lambda *_, **__: None)
         trainer = quiet_trainer(max_epochs=1 + number, callbacks=[FedAvg(1.0)], logger=WandbLogger(experiment=run))
         with caplog.at_level(logging.INFO):
             trainer.fit(Quadratic(0.1), data, ckpt_path=tmp_path / "fit.ckpt" if number else None)

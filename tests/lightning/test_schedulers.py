@@ -116,9 +116,7 @@ def test_reduce_on_plateau() -> None:
 class Manual(Scheduled):
     """Steps its schedule by hand after every batch."""
 
-    def __init__(self) -> None:
-        super().__init__(halve)
-        self.automatic_optimization = False
+    automatic_optimization = False
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         optimizer = self.optimizers()
@@ -130,7 +128,7 @@ class Manual(Scheduled):
 
 def test_manual_schedules_start_alike_for_all_clients_and_go_on_from_the_first() -> None:
     rates = Rates()
-    train_federatedly(Manual(), clients_of(*SIZES), callbacks=[rates], max_epochs=2)
+    train_federatedly(Manual(halve), clients_of(*SIZES), callbacks=[rates], max_epochs=2)
     first, second = rates.rounds
     assert {client[0] for client in first} == {1.0}
     assert max(first, key=len) == [1.0, 0.5, 0.25, 0.125, 0.0625]
@@ -152,9 +150,18 @@ def test_manual_schedules_go_on_where_slot_0_does_not_train(algorithm: Any) -> N
             trained.append(trained[-1] + bool(algorithm.algorithm.report.reported))  # one batch a client
             found.append(trainer.optimizers[0].param_groups[0]["lr"])
 
-    train_federatedly(Manual(), clients_of(4, 4, 4), algorithm=algorithm, callbacks=[Ends()], max_epochs=6)
+    train_federatedly(Manual(halve), clients_of(4, 4, 4), algorithm=algorithm, callbacks=[Ends()], max_epochs=6)
     assert found == [0.5**rounds for rounds in trained[1:]]
     assert trained[-1] > 2
+
+
+class TwiceScheduled(Scheduled):
+    """Has a second schedule, by steps."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer, first = super().configure_optimizers().values()
+        second = {"scheduler": lr_scheduler.ExponentialLR(optimizer, gamma=0.9), "interval": "step"}
+        return [optimizer], [first, second]
 
 
 @pytest.mark.parametrize(
@@ -169,8 +176,8 @@ def test_one_clients_rates_are_those_of_stock_lightning(settings: dict[str, Any]
     federated, central = Rates(), Rates()
     common: dict[str, Any] = {"max_epochs": 2, "accumulate_grad_batches": accumulate}
     data = clients_of(*SIZES)[2]
-    train_federatedly(Scheduled(halve, **settings), [data], callbacks=[federated], **common)
-    train_centrally(Scheduled(halve, **settings), data, callbacks=[central], **common)
+    train_federatedly(TwiceScheduled(halve, **settings), [data], callbacks=[federated], **common)
+    train_centrally(TwiceScheduled(halve, **settings), data, callbacks=[central], **common)
     assert federated.rounds == central.rounds
 
 

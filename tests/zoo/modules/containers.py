@@ -168,9 +168,7 @@ ENTRIES = [
         lambda batch: batch["k"].kind,
     ),
     Entry("data scaled by a generator", OfDict, noisy),
-    *one_by_one(
-        Entry("labels by the model itself", PseudoLabels),
-    ),
+    *one_by_one(Entry("labels by the model itself", PseudoLabels)),
 ]
 LONG = [
     Entry(
@@ -180,7 +178,5 @@ LONG = [
     Entry("batch is a named tuple", OfAttributes, collated(lambda x, y, n: Pair(x, y))),
     Entry("nested batch", OfNested, collated(lambda x, y, n: ({"left": x, "right": [x.flip(1), x]}, {"labels": y}))),
     odd("texts compared", lambda x, y, odd: {"x": x, "y": y, "id": str(odd)}, lambda batch: batch["id"] == "True"),
-    *one_by_one(
-        Entry("inputs that require gradients", MarksInputs),
-    ),
+    *one_by_one(Entry("inputs that require gradients", MarksInputs)),
 ]

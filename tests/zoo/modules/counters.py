@@ -43,7 +43,5 @@ ENTRIES = [
 LONG = [
     changed("batch_idx with accumulation", by_index, trainer={"accumulate_grad_batches": 2}),
     changed("current_epoch in the loss", lambda m, loss, b, i: loss + m.current_epoch / 10 * squares(m)),
-    *one_by_one(
-        Entry("callback_metrics in the loss", ByLastBatch),
-    ),
+    *one_by_one(Entry("callback_metrics in the loss", ByLastBatch)),
 ]

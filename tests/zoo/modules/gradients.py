@@ -138,9 +138,7 @@ ENTRIES = [
     Entry("branch used for even batches", UsedSometimes),
     through("gradient reversal", Reverse.apply),
     losing("activation checkpointing", checkpointed),
-    *one_by_one(
-        changed("reads p.grad", by_gradient),
-    ),
+    *one_by_one(changed("reads p.grad", by_gradient)),
 ]
 LONG = [
     through("gradient reversal with a vmap rule", ReverseForStacks.apply),

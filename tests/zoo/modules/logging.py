@@ -134,7 +134,5 @@ LONG = [
     Entry("shared step, returns a dict", SharedStep),
     Entry("training_step(batch)", NoBatchIndex),
     Entry("logs a count of steps, losses first", CountsInBuffer, by_hand=False, algorithm=partial(QFedAvg, 1.0, 1.0)),
-    *one_by_one(
-        Entry("returns None for a batch index", SkipsBatches),
-    ),
+    *one_by_one(Entry("returns None for a batch index", SkipsBatches)),
 ]

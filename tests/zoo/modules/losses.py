@@ -42,8 +42,4 @@ ENTRIES = [
         Entry("gradients inside of the step", StepsBack),
     ),
 ]
-LONG = [
-    *one_by_one(
-        Entry("gradient penalty", GradientPenalty),
-    ),
-]
+LONG = [*one_by_one(Entry("gradient penalty", GradientPenalty))]

@@ -20,7 +20,5 @@ ENTRIES = [
 LONG = [
     Entry("single precision", Classifier, dtype=torch.float32, tolerance=0.0001),
     Entry("64-true", Classifier, dtype=torch.float32, trainer={"precision": "64-true"}),
-    *one_by_one(
-        Entry("anomalies looked for", Classifier, trainer={"detect_anomaly": True}),
-    ),
+    *one_by_one(Entry("anomalies looked for", Classifier, trainer={"detect_anomaly": True})),
 ]

@@ -68,8 +68,4 @@ ENTRIES = [
     Entry("TransformerEncoder with dropout", TransformerWithDropout, words, tolerance=1e-05, long=True),
     Entry("causal language model, tied weights", LanguageModel, words, sizes=UNEQUAL, long=True),
 ]
-LONG = [
-    *one_by_one(
-        Entry("embedding with max_norm", lambda: Embedded(max_norm=0.5), words),
-    ),
-]
+LONG = [*one_by_one(Entry("embedding with max_norm", lambda: Embedded(max_norm=0.5), words))]

@@ -61,6 +61,4 @@ ENTRIES = [
     Entry("few count more at small rates", AtSmallRates, ending(3)),
     changed("number of .item() in the loss", lambda m, loss, b, i: loss / (1 + loss.item())),
 ]
-LONG = [
-    changed("type of batch_idx", lambda m, loss, b, i: loss * (2.0 if isinstance(i, int) else 1.0)),
-]
+LONG = [changed("type of batch_idx", lambda m, loss, b, i: loss * (2.0 if isinstance(i, int) else 1.0))]

@@ -163,9 +163,7 @@ ENTRIES = [
     flagged("flag in a global", lambda m: FLAGS["on"], lambda m, on: FLAGS.update(on=on)),
     entry("weights written between rounds", WritesWeights),
     entry("key that small batches look for", ReadsKeys),
-    *one_by_one(
-        later("number kept from the second round on", keeps),
-    ),
+    *one_by_one(later("number kept from the second round on", keeps)),
 ]
 LONG = [
     later("item() from the second round on", lambda m, loss, b, i: loss / loss.item() if i == 2 else loss),

@@ -33,9 +33,5 @@ def resnet() -> nn.Module:
     return nn.Sequential(nn.Conv2d(2, 4, 3), BasicBlock(4), *head)
 
 
-ENTRIES = [
-    Entry("ResNet block", lambda: Classifier(resnet()), images, sizes=UNEQUAL, tolerance=1e-05, long=True),
-]
-LONG = [
-    Entry("small convolutional network", lambda: Classifier(lenet()), images),
-]
+ENTRIES = [Entry("ResNet block", lambda: Classifier(resnet()), images, sizes=UNEQUAL, tolerance=1e-05, long=True)]
+LONG = [Entry("small convolutional network", lambda: Classifier(lenet()), images)]
