@@ -154,6 +154,11 @@ def test_samples_without_clients_are_told() -> None:
         assert set(evaluate(Echo(False), pooled, metrics := ClientMetrics())) == {"val_acc"}
     assert metrics.values == {}
     assert len([each for each in told if "belong to no client" in str(each.message)]) == 1
+    # the data module of the evaluation before has as many samples
+    trainer = quiet_trainer(callbacks=[ClientMetrics()])
+    trainer.validate(ECHO, datamodule=data(CLIENTS), verbose=False)
+    with pytest.warns(UserWarning, match="the validation samples belong to no client"):
+        trainer.validate(ECHO, DataLoader(TensorDataset(*scores(50, 50)), 7), verbose=False)
 
 
 def test_samples_of_many_labels_are_given_whole() -> None:

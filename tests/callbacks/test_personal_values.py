@@ -182,17 +182,15 @@ def test_a_monitored_score_that_an_algorithm_never_logs_is_named_before_training
         trainer.fit(OwnHead(), datamodule=data())
         assert float(best.best_model_score) == float(trainer.callback_metrics["val_acc_clients"])
     else:
-        with pytest.raises(
-            ValueError, match=r"`monitor='val_acc_personal'` of FederatedCheckpoint .*always_personal=True"
-        ):
+        words = r"`monitor='val_acc_personal'` of FederatedCheckpoint .*always_personal=True"
+        with pytest.raises(ValueError, match=words):
             trainer.fit(OwnHead(), datamodule=data())
 
 
 def test_a_monitored_score_of_models_that_are_seldom_made_is_named_before_training() -> None:
     stop = EarlyStopping("val_head_personal")
     words = r"`monitor='val_head_personal'` of EarlyStopping .*every 6th round, and every 4th .*`every=4`.*epoch=6\)"
-    trainer = quiet_trainer(
-        callbacks=[fl.FedAvgFineTuned(1.0, every=6), fl.ClientMetrics(head_of, "head"), stop], check_val_every_n_epoch=4
-    )
+    callbacks = [fl.FedAvgFineTuned(1.0, every=6), fl.ClientMetrics(head_of, "head"), stop]
+    trainer = quiet_trainer(callbacks=callbacks, check_val_every_n_epoch=4)
     with pytest.raises(ValueError, match=words):
         trainer.fit(OwnHead(), datamodule=data())

@@ -49,10 +49,9 @@ def test_callbacks_see_monitored_values_after_it(tmp_path: Path) -> None:
 def idle_after(tmp_path: Path, callbacks: Callable[[], list[Callback]]) -> tuple[list[Any], list[Any]]:
     """Return the callbacks of a fit, and those of one that resumes when it is done."""
     first, idle = callbacks(), callbacks()
-    for name, each in (("first", first), ("idle", idle)):
-        trainer = quiet_trainer(max_epochs=2, callbacks=each)
-        trainer.fit(Net(), datamodule=data(), ckpt_path=None if name == "first" else tmp_path / "first.ckpt")
-        trainer.save_checkpoint(tmp_path / f"{name}.ckpt")
+    path = tmp_path / "first.ckpt"
+    fit(first[0], Net(), data(), 2, *first[1:]).save_checkpoint(path)
+    fit(idle[0], Net(), data(), 2, *idle[1:], ckpt_path=path).save_checkpoint(tmp_path / "idle.ckpt")
     return first, idle
 
 

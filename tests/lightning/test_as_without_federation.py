@@ -25,6 +25,7 @@ from fl_lightning.seeding import Stream, seed_global_generators
 
 EXECUTORS = ("sequential", "vectorized")
 CPU = torch.device("cpu")
+FEATURES, CLASSES = comparison.FEATURES, comparison.CLASSES
 
 
 class Classifier(comparison.Classifier):
@@ -276,9 +277,7 @@ class StopsEpoch(Classifier):
 
 class Normed(Classifier):
     def build(self) -> nn.Module:
-        return nn.Sequential(
-            nn.Linear(comparison.FEATURES, 6), nn.BatchNorm1d(6), nn.Dropout(0.4), nn.Linear(6, comparison.CLASSES)
-        )
+        return nn.Sequential(nn.Linear(FEATURES, 6), nn.BatchNorm1d(6), nn.Dropout(0.4), nn.Linear(6, CLASSES))
 
 
 class Adversarial(pl.LightningModule):
@@ -289,7 +288,7 @@ class Adversarial(pl.LightningModule):
         self.automatic_optimization = False
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            self.generator, self.discriminator = nn.Linear(2, comparison.FEATURES), nn.Linear(comparison.FEATURES, 1)
+            self.generator, self.discriminator = nn.Linear(2, FEATURES), nn.Linear(FEATURES, 1)
 
     def training_step(self, batch: Any, number: int) -> None:
         g, d = self.optimizers()

@@ -7,7 +7,6 @@ import re
 import signal
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +40,8 @@ class Scheduled(ValidatedClassifier):
 
 
 def run(module: L.LightningModule, *callbacks: Callback, max_epochs: int = 3, **trainer: Any) -> L.Trainer:
-    return train_federatedly(
-        module, clients_of(*SIZES), val=samples(6), callbacks=callbacks, max_epochs=max_epochs, **trainer
-    )
+    settings: dict[str, Any] = {"val": samples(6), "max_epochs": max_epochs, **trainer}
+    return train_federatedly(module, clients_of(*SIZES), callbacks=callbacks, **settings)
 
 
 def saved(path: Any) -> dict[str, Any]:
@@ -186,6 +184,11 @@ def sigterm() -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
+def slurm() -> None:
+    signal.raise_signal(signal.SIGUSR1)
+    signal.raise_signal(signal.SIGTERM)
+
+
 class Stopped(Callback):
     """Stops the fit in the second round."""
 
@@ -225,7 +228,7 @@ def test_slurm_saves_a_rounds_boundary_and_queues_the_job_again_without_a_hint(
     scontrol.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    callbacks = [Stopped(partial(signal.raise_signal, signal.SIGUSR1)), FederatedCheckpoint(tmp_path)]
+    callbacks = [Stopped(slurm), FederatedCheckpoint(tmp_path)]
     options: dict[str, Any] = {"plugins": [SLURMEnvironment()], "default_root_dir": tmp_path}
     with caplog.at_level("INFO"), pytest.raises(SIGTERMException):
         train_federatedly(ValidatedClassifier(), clients_of(8, 3), callbacks=callbacks, max_epochs=3, **options)

@@ -54,7 +54,7 @@ class Holding(nn.Module):
         self.names["a"] = 2
         self.kinds.add(4)
         self.draw()
-        self.count, self.child.count, self.new = 5, 6, 7
+        self.count, self.child.count, self.new, self.newer = 5, 6, 7, 8
         self.metric.extra = 8
         del self.gone
 
@@ -66,7 +66,7 @@ def test_what_a_module_holds_is_put_back() -> None:
     assert attributes.changed_since(before) == []
     held = module.numbers
     module.change()
-    names = ["count", "gone", "kinds", "names", "new", "numbers", "numpy", "python", "torch"]
+    names = ["count", "gone", "kinds", "names", "new", "newer", "numbers", "numpy", "python", "torch"]
     assert attributes.changed_since(before) == [*((module, name) for name in names), (module.child, "count")]
     module.numbers = []
     attributes.write(before)

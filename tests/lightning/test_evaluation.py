@@ -41,7 +41,7 @@ def evaluate(stage: str, devices: int = 1, eval_batch_size: int = 7, **limits: A
     trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(2, seed=1), metrics], **options)
     getattr(trainer, stage)(MeanPlace(0.1), datamodule=data, **({} if stage == "fit" else {"verbose": False}))
     key = "test" if stage == "test" else "val"
-    logged = {"mean": "", "least": "_min", "most": "_max", "weighted": "_weighted"}
+    logged = {"mean": "", "least": "_min", "most": "_max", "all": "_weighted"}
     names = {name: f"{key}_place_clients{end}" for name, end in logged.items()}
     names |= {name: name for name in ("number", "place", "first", "last")}
     return {name: float(trainer.callback_metrics[of_log]) for name, of_log in names.items()}
@@ -57,8 +57,7 @@ LIMITS: list[tuple[str, dict[str, Any]]] = [
     ("fit", {"fast_dev_run": 2}),
 ]
 # places 0 to 13: 0 to 8 of the first client, mean 4; 9, which the second of two processes has; 10 to 13, mean 11.5
-EXPECTED = {"number": 14, "place": 6.5, "first": 0, "last": 13, "mean": 24.5 / 3, "least": 4, "most": 11.5}
-EXPECTED["weighted"] = 6.5
+EXPECTED = {"number": 14, "place": 6.5, "first": 0, "last": 13, "mean": 24.5 / 3, "least": 4, "most": 11.5, "all": 6.5}
 
 
 @pytest.mark.parametrize(("stage", "limits"), LIMITS)

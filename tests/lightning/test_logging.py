@@ -46,6 +46,7 @@ def logged(record: Any, callbacks: Any = (), **trainer: Any) -> tuple[L.Trainer,
     """Train one round in which ``record(module, value, batch_idx)`` logs."""
     module = Numbers()
     module.record = lambda value, batch_idx: record(module, value, batch_idx)  # type: ignore[method-assign]
+    module.on_after_batch_transfer = lambda batch, _: [*batch, "a text"]  # type: ignore[method-assign]
     memory = Memory()
     settings = {"logger": memory, "log_every_n_steps": 1, **trainer}
     return train_federatedly(module, CLIENTS, batch_size=2, callbacks=callbacks, **settings), memory
@@ -340,13 +341,25 @@ def test_what_a_metric_object_returns_for_a_batch_is_logged(executor: Any, how: 
             self.other(value)
             self.log("object", self.other, on_step=True, on_epoch=True)
 
-    options: dict[str, Any] = {"logger": (memory := Memory()), "log_every_n_steps": 1, "batch_size": 2}
-    trainer = train_federatedly(Returned(), CLIENTS, algorithm=FedAvg(1.0, executor=executor), **options)
+    memory, asks, algorithm = Memory(), Asks(), FedAvg(1.0, executor=executor)
+    options: dict[str, Any] = {"logger": memory, "log_every_n_steps": 1, "batch_size": 2, "callbacks": [asks]}
+    trainer = train_federatedly(Returned(), CLIENTS, algorithm=algorithm, **options)
+    assert [[each.name for each in means] for means in asks.found] == [["returned_epoch"]]
     for name in ("returned_step", "object_step"):
         assert sorted(value for _, value in memory.values(name)) == sorted(BATCH_MEANS)
     assert [value for _, value in memory.values("later")] == [7.0] * 5
     assert number(trainer, "object_epoch") == pytest.approx(24 / 5)  # it weights batches alike
     assert (number(trainer, "returned_epoch"), trainer.fit_loop.executor.describe()) == (31 / 8, how)  # type: ignore[attr-defined]
+
+
+class Asks(Callback):
+    """Asks for the means of each round."""
+
+    def __init__(self) -> None:
+        self.found: list[list[LoggedMean]] = []
+
+    def on_round_end(self, trainer: Any, pl_module: Any) -> None:
+        self.found.append(logged_means(trainer))
 
 
 class OwnMean(MeanMetric):
@@ -396,12 +409,7 @@ def test_means_that_a_site_sends_are_those_of_its_steps() -> None:
         def on_train_batch_end(self, *_: Any) -> None:
             self.log("later", 1.0, on_step=False, on_epoch=True)
 
-    class Ask(Callback):
-        def on_round_end(self, trainer: Any, pl_module: Any) -> None:
-            found.append(logged_means(trainer))
-
-    found: list[list[LoggedMean]] = []
     # batches of 3 and 1 samples, with the values 1 and 5
-    train_federatedly(Logging(), [numbers(1.0, 1.0, 1.0, 5.0)], callbacks=[Ask()], batch_size=3, max_epochs=2)
+    train_federatedly(Logging(), [numbers(1.0, 1.0, 1.0, 5.0)], callbacks=[asks := Asks()], batch_size=3, max_epochs=2)
     means = [LoggedMean("mean", 2.0, 4, True), LoggedMean("both_epoch", 4.0, 4, False)]
-    assert found == [[*means, LoggedMean("once", 2.0, 4, False)], means]
+    assert asks.found == [[*means, LoggedMean("once", 2.0, 4, False)], means]

@@ -125,9 +125,8 @@ def test_metrics_have_room_beside_the_rich_bar_on_a_terminal_of_80_columns() -> 
 
     text = io.StringIO()
     bar = RichProgressBar(console_kwargs={"file": text, "force_terminal": True, "width": 80})
-    train_federatedly(
-        Longer(), clients_of(*SIZES), callbacks=[bar], enable_progress_bar=True, max_epochs=3, val=samples(4)
-    )
+    settings: dict[str, Any] = {"enable_progress_bar": True, "max_epochs": 3, "val": samples(4)}
+    train_federatedly(Longer(), clients_of(*SIZES), callbacks=[bar], **settings)
     lines = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text.getvalue()).splitlines()
     last = [line for line in lines if line.startswith("Round 3 of 3")][-1]
     # The first line of the metrics holds more than one of them.

@@ -99,9 +99,8 @@ def test_min_steps_delay_early_stopping() -> None:
             self.log("val_loss", float(self.current_epoch))
 
     stop = EarlyStopping("val_loss", patience=1)
-    trainer = train_federatedly(
-        Rises(), clients_of(*SIZES), val=samples(4), callbacks=[stop], max_epochs=9, min_steps=25
-    )
+    settings: dict[str, Any] = {"callbacks": [stop], "max_epochs": 9, "min_steps": 25}
+    trainer = train_federatedly(Rises(), clients_of(*SIZES), val=samples(4), **settings)
     assert trainer.current_epoch == 4  # rounds of 8 steps
 
 

@@ -36,7 +36,9 @@ SAMPLES = (torch.tensor([1.0, -1.0, 3.0, 1.0], dtype=torch.float64),)
 @pytest.mark.parametrize("initial", ["scores", "uniform"])
 def test_o12_scores(score: Any, batch_size: int | None, expected: float, initial: Any) -> None:
     sampler = ImportanceSampler(1, score=score, initial=initial, gamma=None)
-    fit_clients(RADFed(1, sampler=sampler), Linear(lr=0.0), [SAMPLES], batch_size=batch_size)
+    module = Linear(lr=0.0)
+    module.unused = nn.Parameter(torch.zeros(2).double())
+    fit_clients(RADFed(1, sampler=sampler), module, [SAMPLES], batch_size=batch_size)
     # the score of the start, 1 or the same (the gradient is constant), and that after training; their mean
     first = 1.0 if initial == "uniform" else expected
     assert sampler.scores.tolist() == [pytest.approx((first + expected) / 2 if initial == "scores" else expected)]

@@ -74,11 +74,10 @@ def halve(parameter: Tensor) -> None:
     parameter.grad.mul_(0.5)  # type: ignore[union-attr]
 
 
-class OptimizerHooks(Classifier):
+class OptimizerHook(Classifier):
     def configure_optimizers(self) -> Any:
         optimizer = super().configure_optimizers()
         optimizer.register_step_pre_hook(self.double)
-        optimizer.register_step_post_hook(self.shrink)
         return optimizer
 
     def double(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -86,10 +85,6 @@ class OptimizerHooks(Classifier):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     parameter.grad.mul_(2)
-
-    def shrink(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        with torch.no_grad():
-            self.layers[0].weight.mul_(0.9)
 
 
 class HeadOnly(Classifier):
@@ -152,7 +147,7 @@ LONG = [
         prepared("full backward hook", lambda m: m.layers[0].register_full_backward_hook(halve_inputs)),
         prepared("parameter hook", lambda m: m.layers[2].weight.register_hook(lambda g: 0.5 * g)),
         prepared("post-accumulate hook", lambda m: m.layers[0].weight.register_post_accumulate_grad_hook(halve)),
-        Entry("optimizer hooks", OptimizerHooks),
+        Entry("optimizer hook before the step", OptimizerHook),
         Entry("configure_gradient_clipping", ClipsItself),
     ),
 ]
