@@ -1,4 +1,4 @@
-"""Two processes give the weights, logged means, checkpoints and counters of one."""
+"""Two processes give the weights, logged means, checkpoints and counters of one, also from a checkpoint of one."""
 
 from __future__ import annotations
 
@@ -61,18 +61,18 @@ class Net(algorithms.Net):
     test_step = validation_step
 
 
-def train(name: str, folder: Path, devices: int, strategy: str) -> list[Any]:
+def train(name: str, folder: Path, devices: int, strategy: str, ckpt_path: Path | None = None) -> list[Any]:
     """Return the weights, those of the best model, the steps and all that was logged."""
     clients = clients_of((6,), (8, 14, 6, 23, 10, 12, 31))
     # 29 samples: shares of 15 and 14, which would be 3 and 2 batches of 7; and fewer samples than processes
     alone = [tuple(part[:1] for part in clients[0])]
     data = TensorDataModule(clients=clients, val=clients[2:4], test=alone, batch_size=4, eval_batch_size=7)
-    best = ModelCheckpoint(folder, monitor="val_loss_epoch")
+    best = ModelCheckpoint(folder, "{epoch}", monitor="val_loss_epoch", save_top_k=-1)
     callbacks = [ALGORITHMS[name](), ClientMetrics(), best, EarlyStopping("train_loss")]
     options = {"enable_checkpointing": True, "num_sanity_val_steps": 2, "max_time": timedelta(hours=1)}
     trainer = quiet_trainer(max_epochs=3, devices=devices, strategy=strategy, callbacks=callbacks, **options)
     module = Net(name == "manual")
-    trainer.fit(module, datamodule=data)
+    trainer.fit(module, datamodule=data, ckpt_path=ckpt_path)
     logged = {name: float(value) for name, value in trainer.callback_metrics.items()}
     for loop in (trainer.validate, trainer.test):
         scores = loop(module, datamodule=data, verbose=False)[0]
@@ -84,16 +84,19 @@ def train(name: str, folder: Path, devices: int, strategy: str) -> list[Any]:
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_two_processes_equal_one(name: str, tmp_path: Path) -> None:
-    one = train(name, tmp_path / "one", 1, "auto")
-    two, _ = on_two_processes(lambda: train(name, tmp_path / "two", 2, "ddp"), tmp_path)
-    for state, other in zip(one[:2], two[:2], strict=True):
-        for key, value in state.items():
-            assert torch.allclose(value, other[key], rtol=0, atol=1e-10), key
-    assert two[2] == one[2]
-    expected, logged = one[3], two[3]
-    assert logged.keys() == expected.keys() >= {
-        "train_loss_epoch", "largest", "train_acc", "val_loss", "val_acc", "val_acc_clients", "fed/models_sent",
-        "validate val_loss_epoch", "validate val_acc", "test val_loss_epoch", "test val_acc",
-    }  # fmt: skip
-    for key in expected.keys() - {"train_loss", "train_loss_step"}:  # of a step
-        assert logged[key] == pytest.approx(expected[key], abs=1e-6), key
+    folder = tmp_path / "one"
+    one = train(name, folder, 1, "auto")
+    of_two = (tmp_path / "two", None), (folder, folder / "epoch=1.ckpt")
+    runs, _ = on_two_processes(lambda: [train(name, at, 2, "ddp", path) for at, path in of_two], tmp_path)
+    for two in runs:
+        for state, other in zip(one[:2], two[:2], strict=True):
+            for key, value in state.items():
+                assert torch.allclose(value, other[key], rtol=0, atol=1e-10), key
+        assert two[2] == one[2]
+        expected, logged = one[3], two[3]
+        assert logged.keys() == expected.keys() >= {
+            "train_loss_epoch", "largest", "train_acc", "val_loss", "val_acc", "val_acc_clients", "fed/models_sent",
+            "validate val_loss_epoch", "validate val_acc", "test val_loss_epoch", "test val_acc",
+        }  # fmt: skip
+        for key in expected.keys() - {"train_loss", "train_loss_step"}:  # of a step
+            assert logged[key] == pytest.approx(expected[key], abs=1e-6), key

@@ -54,7 +54,8 @@ class KeptVectors:
             turn: The message.
             vectors: What it left.
         """
-        counted = sorted(each for each in self._left if each <= before)
+        # They are in ascending order.
+        counted = [each for each in self._left if each <= before]
         of_round = [each for each in counted if each[0] == turn[0]]
         of_earlier_rounds = [each for each in counted if each[0] != turn[0]]
         needed = {each: self._left[each] for each in (*of_earlier_rounds[-1:], *of_round)}

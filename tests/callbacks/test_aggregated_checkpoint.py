@@ -72,8 +72,7 @@ def test_a_buffer_that_is_not_full_does_not_aggregate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "saved", "best"),
-    [(FederatedCheckpoint, {3, 4, 5, 8}, 8), (ModelCheckpoint, set(range(9)), 2)],
+    ("kind", "saved", "best"), [(FederatedCheckpoint, {3, 4, 5, 8}, 8), (ModelCheckpoint, set(range(9)), 2)]
 )
 def test_only_aggregated_models_compete(kind: Any, saved: set[int], best: int, tmp_path: Path) -> None:
     all_of_them = kind(tmp_path / "all", filename="{epoch}", save_top_k=-1)
