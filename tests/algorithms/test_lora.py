@@ -368,6 +368,9 @@ def test_a_is_frozen_during_the_fit_alone(fails: bool) -> None:
     assert torch.equal(module.net[0].lora_A, first)
     train(FedAvg(1.0), module, 1)
     assert not torch.equal(module.net[0].lora_A, first)
+    module.net[0].lora_A.requires_grad_(False)  # by the user
+    train(FedLoRA("ffa", 1.0), module, 1)
+    assert not module.net[0].lora_A.requires_grad
 
 
 def test_a_test_beside_ffa_freezes_nothing() -> None:

@@ -199,13 +199,11 @@ def test_one_clients_rates_where_the_batch_size_changes() -> None:
 @pytest.mark.parametrize(("every", "accumulate"), [(1, 3), (3, 2)])
 def test_a_stack_notes_the_rate_of_each_accumulated_batch(every: int, accumulate: int) -> None:
     def noted(executor: Any) -> list[float]:
-        monitor, module = LearningRateMonitor(), Scheduled(halve, interval="step")
+        rates, module = LearningRateMonitor(), Scheduled(halve, interval="step")
         settings = {"accumulate_grad_batches": accumulate, "log_every_n_steps": every, "logger": DummyLogger()}
         algorithm = FedAvg(1.0, executor=executor)
-        train_federatedly(
-            module, clients_of(*SIZES), algorithm=algorithm, callbacks=[monitor], max_epochs=4, **settings
-        )
-        return monitor.lrs["lr-SGD"]
+        train_federatedly(module, clients_of(*SIZES), algorithm=algorithm, callbacks=[rates], max_epochs=4, **settings)
+        return rates.lrs["lr-SGD"]
 
     expected = noted("sequential")
     assert len(expected) > 5
