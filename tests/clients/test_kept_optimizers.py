@@ -287,7 +287,7 @@ def test_weight_decay_that_a_term_adds_reaches_each_of_several_optimizers() -> N
     ends: list[Tensor] = []
     for penalty in ("weight_decay", "gradient"):
         callback = fl.FedDyn(0.3, 1.0, penalty=penalty)  # type: ignore[arg-type]
-        fit_clients(callback, TwoByHand(), CLIENTS, 2, batch_size=4)
+        fit_clients(callback, TwoByHand(linear()), CLIENTS, 2, batch_size=4)
         ends.append(callback.algorithm.server.model)
     torch.testing.assert_close(*ends, rtol=0, atol=1e-12)
 
