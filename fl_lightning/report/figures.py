@@ -254,7 +254,7 @@ def gains(results: Results) -> Iterator[Picture]:
         for method in others:
             of_method = clients.loc[clients["method"] == method, "gain"]
             found = factor * np.sort(of_method)
-            share = 100 * (np.arange(len(found)) + 0.5) / max(1, len(found))
+            share = 100 * (np.arange(len(found)) + 0.5) / len(found)
             hue = color(results.place(method))
             axes.plot(share, found, color=hue, label=label(method, _NAME), marker=".", linewidth=0.8)
         axes.axhline(0, color="black", linewidth=0.8)

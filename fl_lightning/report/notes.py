@@ -61,7 +61,7 @@ def _chance_sentence(results: Results, data: str, constant: float) -> str:
 
 def versions_of(results: Results) -> list[str]:
     """Return the versions of the code that made the runs with a score, sorted."""
-    return sorted(set(results.scored["code"]) - {""})
+    return sorted(set(results.scored["code"]))
 
 
 def power_sentences(results: Results) -> list[str]:
@@ -73,14 +73,14 @@ def power_sentences(results: Results) -> list[str]:
     for data in results.data:
         pairs = results.tests["pairs"].get(data, pd.Series(dtype=int))
         methods = len(pairs)
-        most = pairs.max() if methods else 0
+        most = max(pairs, default=0)
         if not methods or methods * smallest_p(most) >= LEVEL:
             few.setdefault((methods, most), []).append(data)
     sentences = []
     for (methods, most), names in sorted(few.items()):
         smallest = smallest_p(most)
         corrected = min(1.0, methods * smallest)
-        needed = pairs_needed(max(1, methods))
+        needed = pairs_needed(methods)
         sentences.append(text("no_power", results, names, methods, most, p_text(smallest), p_text(corrected), needed))
     return sentences
 

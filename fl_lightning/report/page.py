@@ -127,7 +127,7 @@ class Table:
         if not self.header:
             styler.hide(axis="columns")
             attributes = 'class="facts"'
-        return str(styler.to_html(bold_headers=False, table_attributes=attributes))
+        return str(styler.to_html(table_attributes=attributes))
 
     def to_latex(self) -> str:
         """Return a LaTeX ``table`` with a ``tabular``; it needs the package booktabs."""

@@ -350,12 +350,12 @@ def _read_numbers(path: Path, columns: list[str]) -> np.ndarray:
     A table may have thousands of cells, and ``pandas.read_csv`` takes milliseconds for the smallest file.
 
     Raises:
-        ValueError: If a row is not whole, or a value is no number.
+        ValueError: If the file is empty, a row is not whole, or a value is no number.
     """
     with path.open(encoding="utf-8", newline="") as file:
         lines = list(csv.reader(file))
     if not lines:
-        return np.empty((0, len(columns)))
+        raise ValueError("it is empty")
     names = lines[0]
     rows = lines[1:]
     for number, row in enumerate(rows, 2):
@@ -393,8 +393,6 @@ def read_results(folder: str | os.PathLike[str]) -> Results:
         runs = runs.astype({"fold": int, "seed": int, "score": float, "constant_score": float})
         tried = pd.DataFrame(read_csv(tuning) if tuning.is_file() else [], columns=_TUNING)
         read = Results(folder, read_json(table), runs, tried)
-        if "among" not in read.table:
-            raise ValueError("table.json is of a version whose tables did not name the model that is scored")
     except (csv.Error, ValueError) as error:
         what = str(error).rstrip(".")
         raise ValueError(

@@ -220,7 +220,7 @@ def paper_table(results: Results) -> Table | None:
     """Return the relative differences beside those of the paper."""
     rows = {}
     for data, changes in rows_of(results.differences):
-        paper = results.table["data"][data].get("paper") or {}
+        paper = results.table["data"][data]["paper"]
         for method in results.methods:
             if method not in paper:
                 continue
@@ -282,7 +282,7 @@ def communication_table(results: Results) -> Table | None:
     """Return each method's cost to reach each target: the number of models sent."""
     rows = {}
     for data in results.data:
-        for target in results.table["data"][data].get("targets") or ():
+        for target in results.table["data"][data]["targets"]:
             costs = costs_to_target(results, data, target)
             if len(costs):
                 rows[data, _target(results, data, target)] = _costs_of_methods(results, costs)
@@ -484,7 +484,7 @@ def time_of(results: Results) -> str:
 
 def _several(values: pd.Series) -> str:
     """Return the different values, sorted; those that are not known are left out."""
-    known = {str(value) for value in values.dropna() if value}
+    known = {str(value) for value in values.dropna()}
     return ", ".join(sorted(known))
 
 

@@ -551,11 +551,3 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     shown = capsys.readouterr().out.splitlines()
     assert ["FedAvg", f"{100 * float(row['score']):.2f}"] in [line.split() for line in shown]
     assert shown[-1] == f"The whole report: fl-lightning report {tmp_path / 'out'}"
-
-
-def test_privacy_of_samples_in_a_table(tmp_path: Path) -> None:
-    callback = spec("fl_lightning.ExamplePrivacy", clip=1.0, noise_multiplier=1.0, delta=1e-3)
-    done = run_here(alone(callbacks=[callback], seeds=[1]), tmp_path / "private")
-    assert {row["status"] for row in done.rows} == {"finished"}
-    columns = (done.cell() / "curve.csv").read_text().splitlines()[0].split(",")
-    assert {"fed/example_epsilon", "fed/example_delta"} <= set(columns)

@@ -16,7 +16,7 @@ import pytest
 from helpers.drawn import read
 from helpers.small_table import small
 from helpers.written import assert_as_in, messages
-from helpers.written_results import GAPS, write_results
+from helpers.written_results import BASE, GAPS, write_results
 from rich.console import Console
 
 from fl_lightning.command import main
@@ -58,9 +58,13 @@ def change(path: Path, change_row: Callable[[dict[str, str]], dict[str, Any]]) -
 def write_everything(folder: Path) -> None:
     """Write results of which each section of a report has something to say; FedAvg is named Local."""
     theirs = {"Paper": {"select": "last", "runs": 4, "scores": {"RADFed": {"score": 54.0, "sd": 1.0}, "Local": 40.0}}}
-    write_results(folder, stand_in="A & B.", published=theirs, paper={"Local": 50.0, "RADFed": 2.0})
+    of_data = {"published": theirs, "paper": {"Local": 50.0, "RADFed": 2.0}, "stand_in": "A & B."}
+    write_results(folder, ("FedAvg", "RADFed", "Never"), **of_data)
     results = folder / "results.csv"
-    results.write_text(results.read_text().replace("FedAvg", "Local"))
+    # The third method has one run of each data set, and is worse than the others.
+    lines = results.read_text().replace("FedAvg", "Local").splitlines()
+    results.write_text("\n".join(line for line in lines if ",Never," not in line or ",Never,0,0," in line))
+    change(results, lambda row: {"score": float(row["score"]) - 0.05} if row["method"] == "Never" else {})
     # Two versions of the code have run, and predicting one class reaches 25 % of the second data set.
     change(
         results,
@@ -76,16 +80,23 @@ def write_everything(folder: Path) -> None:
     cells = folder / "cells"
     for cell in list(cells.glob("*-FedAvg-*")):
         cell.rename(str(cell).replace("FedAvg", "Local"))
-    # Some runs end after their last aggregation, and one gives a guarantee of privacy.
+    # Some runs end after their last aggregation, and some give guarantees of privacy.
     for number, aggregated in enumerate(([1, 0, 0], [0, 1, 0], [0, 0, 1])):
         rounds = iter(aggregated)
         curve = cells / f"hard-RADFed-{number}" / "curve.csv"
         change(curve, lambda row, rounds=rounds: {"fed/aggregated": next(rounds)})
-    change(cells / "easy-RADFed-3" / "curve.csv", lambda row: {"fed/epsilon": row["round"], "fed/delta": 1e-3})
-    clients = {"Local": ["0,bonn,1,0.5", "1,lund,3,0.6"], "RADFed": ["0,bonn,1,0.7", "1,lund,3,0.5"]}
-    for method, lines in clients.items():
-        text = "\n".join(["client,name,samples,test_acc", *lines])
-        (cells / f"easy-{method}-0" / "clients.csv").write_text(text)
+    guarantees = {"easy-RADFed": "fed/epsilon", "easy-Local": "fed/example_epsilon", "hard-RADFed": "fed/epsilon"}
+    for cell, epsilon in {**guarantees, "hard-Local": "fed/epsilon"}.items():
+        for run in range(6):
+            spent = {epsilon: 1.5 + 0.125 * run, epsilon.replace("epsilon", "delta"): 1.5e-4}
+            change(cells / f"{cell}-{run}" / "curve.csv", lambda row, spent=spent: spent)
+    clients = {
+        **{"easy-Local-0": ["0,bonn,1,0.5", "1,lund,3,0.6"], "easy-Local-1": ["0,bonn,1,0.7"]},
+        **{"easy-RADFed-0": ["0,bonn,1,0.7", "1,lund,3,0.5", "2,pisa,2,0.3"], "easy-RADFed-1": ["0,bonn,1,0.9"]},
+        **{"easy-Never-0": ["1,lund,3,0.9"], "hard-Local-0": ["1,lund,3,0.6"], "hard-RADFed-0": ["1,lund,3,0.5"]},
+    }
+    for cell, lines in clients.items():
+        (cells / cell / "clients.csv").write_text("\n".join(["client,name,samples,test_acc", *lines]))
     versions = {"python": "3.11", "torch": "2.9", "lightning": "2.6", "numpy": "2.3"}
     for cell, day, seconds in (("easy-Local-0", 28, 60.0), ("easy-RADFed-5", 29, 120.0)):
         times = {"begun": f"2026-11-{day}T08:15:30+00:00", "ended": f"2026-11-{day}T09:20:30+00:00"}
@@ -112,6 +123,8 @@ def shown(folder: Path) -> Iterator[str]:
 # Five of -1 and one of 0 have the mean -5 / 6, and five pairs of one sign p = 2 / 32. The interval is
 # 3.5 -+ 2.5706 * 1.8708 / sqrt(6), by t of 0.975 with 5 degrees. The ratio of means is (0.535 + 0.241667) / 0.75 - 1,
 # the mean of ratios (7 - 3.3333) / 2. Of two data sets both signs are equal with probability 1 / 2.
+# Clients: of two runs the means are 0.55 and 0.7 of Local, weighted 0.575 and 0.7, and 0.5 and 0.9 of RADFed, weighted
+# 2.8 / 6 and 0.9; its gains are 0.2, -0.1 and 0.2. Of 0.5 and 0.7 the sd is 0.1414.
 def test_the_page_holds_all_it_needs(tmp_path: Path) -> None:
     write_everything(tmp_path)
     path = experiment_report(tmp_path, tmp_path / "out")
@@ -125,20 +138,30 @@ def test_the_page_holds_all_it_needs(tmp_path: Path) -> None:
     assert_as_in(HERE / "everything.txt", shown(tmp_path / "out"), tmp_path)
 
 
+LONG_NAME = "Never with a name of two lines"
+
+
 def write_errors(folder: Path) -> None:
     """Write results of errors that are minimised, in three folds, with large ones, a single run and many clients."""
-    theirs = {name: {"runs": 3, "scores": {"RADFed": {"score": 0.4, "sd": 0.1}}} for name in ("Paper", "Report")}
-    of_data = {"published": theirs, "paper": {"Never": 1.0, "RADFed": -2.0}, "targets": [0.42], "stand_in": "Drawn."}
-    write_results(folder, mode="min", **of_data)
-    table, results = folder / "table.json", folder / "results.csv"
-    write_json(
-        table,
-        {**json.loads(json.dumps(read_json(table)).replace("_acc", "_mse")), "folds": [0, 1, 2], "among": "virtual"},
-    )
+    # The fits have three rounds, or eight.
+    sources = {"Paper": 3, "Report of the other group": 4}
+    scores = {"RADFed": {"score": 0.4, "sd": 0.1}}
+    theirs = {name: {"runs": 3, "rounds": rounds, "scores": scores} for name, rounds in sources.items()}
+    paper = {LONG_NAME: 1.0, "RADFed": -2.0}
+    write_results(folder, mode="min", published=theirs, paper=paper, targets=[0.42, 0.01], stand_in="Drawn.")
+    path, results = folder / "table.json", folder / "results.csv"
+    table = json.loads(json.dumps(read_json(path)).replace("_acc", "_mse").replace("Never", LONG_NAME))
+    table |= {"folds": [0, 1, 2, 3], "among": "virtual"}
+    # Of the last comparison only one data set has runs.
+    table["comparisons"] |= {"One of/two" + " and more" * 9: ["gone", "odd", "easy"], "None": ["gone", "odd"]}
+    table["data"]["hard"] |= {"stand_in": "Approximated.", "model": "$net"}
+    write_json(path, table)
     # The errors of the second data set are large, and differ by little; the third method has one run of the first.
     change(results, lambda row: {"score": 1000 + 1e-6 * int(row["seed"])} if row["data"] == "hard" else {})
+    other = {"rounds": 8, "partition": "9876543210"}
+    change(results, lambda row: other if row["data"] == "odd" and row["method"] == "RADFed" else {})
     [*lines, _] = results.read_text().splitlines()
-    lines += [line.replace(",RADFed,", ",Never,") for line in lines if line.startswith("easy,RADFed,1,1")]
+    lines += [line.replace(",RADFed,", f",{LONG_NAME},") for line in lines if line.startswith("easy,RADFed,1,1")]
     results.write_text("\n".join(line for line in lines if not line.startswith(("hard,FedAvg,1", "hard,RADFed,1"))))
     many = [f"{client},1,0.5" for client in range(101)]
     for cell, clients in (("easy-RADFed-0", many), ("hard-FedAvg-0", many[:2]), ("hard-RADFed-0", many[1:3])):
@@ -146,14 +169,19 @@ def write_errors(folder: Path) -> None:
     curve = "\n".join(f"{number},{1 / number},5,{20 * number},0.1" for number in range(1, 31))
     for path in folder.glob("cells/easy-*/curve.csv"):
         path.write_text(f"round,val_mse,fed/clients,fed/models_sent,fed/divergence\n{curve}")
-    (folder / "tuning.csv").write_text(
-        'data,method,values,val,chosen,error\neasy,RADFed,"{""mu"": 1}",0.25,yes,\nhard,Never,{},,no score,E: x\n'
-    )
+    # Nothing is known of what the runs of the last data set have sent.
+    for path in folder.glob("cells/odd-*/curve.csv"):
+        path.write_text("round,val_mse\n1,0.5")
+    tried = ['easy,RADFed,"{""mu"": 1}",0.25,yes,', "hard,Never,{},,no score,E: x", "gone,RADFed,{},0.5,yes,"]
+    (folder / "tuning.csv").write_text("\n".join(["data,method,values,val,chosen,error", *tried]))
 
 
 def test_the_page_of_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Gaps of nine runs in three folds: 2, 5 and 5 with mean 4, so that the second fold is the first of the nearest.
-    monkeypatch.setitem(GAPS, "easy", [1, 2, 3, 4, 5, 6, 4, 5, 6])
+    # Gaps of twelve runs in four folds: 2, 5, 5 and 5 with mean 4.25: the second fold is the first of the nearest.
+    monkeypatch.setitem(GAPS, "easy", [1, 2, 3, 4, 5, 6, 4, 5, 6, 4, 5, 6])
+    # One run of each method, of which the baseline's has no error and the other's is as large as the published one.
+    monkeypatch.setitem(GAPS, "odd", [40])
+    monkeypatch.setitem(BASE, "odd", 0.0)
     write_errors(tmp_path)
     experiment_report(tmp_path)
     assert_as_in(HERE / "errors.txt", shown(tmp_path / "report"), tmp_path)
@@ -186,7 +214,9 @@ DAMAGED = {
     "a fold": ("results.csv", "easy,RADFed,0,", "easy,RADFed,?,"),
     "half a row": ("results.csv", ",0.51,", "\n"),
     "no score": ("results.csv", r"finished,[\d.-]+", "finished,"),
-    "another version": ("table.json", '"among"', '"amid"'),
+    "a table": ("table.json", '"among"', '"amid"'),
+    "empty results": ("results.csv", "(?s).+", ""),
+    "an empty curve": ("cells/easy-RADFed-0/curve.csv", "(?s).+", ""),
     "half a curve": ("cells/easy-RADFed-0/curve.csv", ",60,", ","),
     "a curve": ("cells/easy-RADFed-0/curve.csv", ",60,", ",x,"),
     "no results": ("results.csv", None, ""),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from helpers.drawn import drawn
 from helpers.written_results import GAPS, write_results
 
 from fl_lightning.report import figures
@@ -30,6 +32,10 @@ def test_runs_of_different_lengths_are_aligned_by_their_rounds(tmp_path: Path, m
 def test_a_method_has_its_colour_in_a_figure_of_this_method_alone(written: Results) -> None:
     alone, _ = figures.draw_curves(written, {"RADFed": EASY["RADFed"]}, "val_acc", "easy")
     assert alone.axes[0].lines[0].get_color() == COLORS[1]
+    # The twelfth method has the colour and the mark of the second one, and no dashes.
+    many = replace(written, table={**written.table, "methods": [*range(10), "FedAvg", "RADFed"]})
+    twelfth, _ = figures.draw_curves(many, {"RADFed": EASY["RADFed"]}, "val_acc", "easy")
+    assert f"line [2 3] [0.4 0.535] {COLORS[1]} 0.90 (0, None) mark s" in "\n".join(drawn(twelfth))
     assert [shade(number, 3) for number in range(3)] == ["0.00", "0.35", "0.70"]
 
 

@@ -47,6 +47,15 @@ def log_dir(tmp_path: Path) -> Path:
 
 def test_curves_have_the_values_of_rounds_and_the_last_of_each(log_dir: Path) -> None:
     assert read_curves(log_dir) == {"train_loss": [(1, 0.9), (2, 0.5)], "val_acc": [(1, 0.25), (2, 0.5)]}
+    # A run that was resumed after its first round has logged its second one twice.
+    resumed = log_dir / "resumed"
+    resumed.mkdir()
+    (resumed / "metrics.csv").write_text("epoch,round,step,val_acc,val_mse\n1,2,2,0.625,4.0\n2,3,3,0.875,1.0\n")
+    assert read_curves([log_dir, resumed]) == {
+        "train_loss": [(1, 0.9), (2, 0.5)],
+        "val_acc": [(1, 0.25), (2, 0.625), (3, 0.875)],
+        "val_mse": [(2, 4.0), (3, 1.0)],
+    }
 
 
 @pytest.mark.parametrize("prefix", ["exp1", "2026-11-lr-0.1", "val"])
@@ -69,7 +78,7 @@ def test_each_kind_of_value_has_a_panel(tmp_path: Path) -> None:
     columns |= {"val_acc": rising, "val_acc_clients": [0.5] * 31, "val_acc_clients_std": [0.1] * 31, "test_acc": rising}
     data = Classes(IIDPartitioner(10), split=ClientSplit(5))
     data.setup()
-    scores = {"val": {3: 0.5, 4: 0.25, 5: float("nan")}, "train": {}, "test": {0: 1.0}}
+    scores = {"val": {3: 0.5, 4: 0.25, 5: float("nan")}, "train": {}, "test": {0: 1.0, 1: 0.75, 2: 0.75}}
     picture = plot_run(with_log(tmp_path, columns), data, scores)
     assert repr(picture) == "RunPicture(5 panels; `.savefig(path)` writes it)"
     assert picture._repr_png_().startswith(b"\x89PNG")
@@ -79,6 +88,8 @@ def test_each_kind_of_value_has_a_panel(tmp_path: Path) -> None:
 
 def test_many_metrics_and_classes(tmp_path: Path) -> None:
     names = ["val_mse", "val_mae", "test_rmse", "train_nll", "own_loss", "val_mse_clients", "val_mae_clients"]
+    # There are four dashes and ten marks.
+    names += [f"val_m{number}" for number in range(6)]
     data = Classes(IIDPartitioner(6), split=ClientSplit(5), classes=13)
     data.setup()
     columns = {name: [float(place)] for place, name in enumerate(names)}
@@ -99,8 +110,9 @@ def test_other_metrics_have_a_panel_of_their_own(tmp_path: Path) -> None:
     ]
     assert [list(each.lines[0].get_ydata()) for each in axes[:2]] == [[4.0, 1.0], [2.0, 1.0]]  # type: ignore[arg-type]
     assert [each.get_ylabel() for each in axes] == ["MSE", "RMSE", "RMSE of the last evaluation"]
-    several = {"val_acc": [0.5], "val_f1": [0.5], "train_loss": [1.0], "val_ce_loss": [2.0]}
-    assert [each.get_ylabel() for each in plot_run(with_log(tmp_path, several)).figure.axes] == ["score", "loss"]
+    several = {f"val_{name}": [0.5] for name in ("acc", "f1", "loss", "ce_loss", "mse", "r2", "mae")}
+    panels = plot_run(with_log(tmp_path, several)).figure.axes
+    assert [each.get_ylabel() for each in panels if each.axison] == ["score", "loss", "MSE", "R²", "MAE"]
     # an error below 1 is no share
     assert axes[2].get_ylim()[1] < 1
     assert "%" not in axes[2].yaxis.get_major_formatter()(0.5)
