@@ -62,13 +62,12 @@ def test_a_partition_is_shown_in_short() -> None:
 
 
 def test_results_are_shown_as_a_table() -> None:
-    rows = ResultRows(
-        [{"data": "d", "method": "FedAvg", "status": "finished", "score": 0.5, "folder": "x", "test_acc": 0.5}]
-    )
-    assert rows == [dict(rows[0])]
-    assert repr(rows) == "ResultRows(1 rows, 1 finished; each row is a dict)"
+    finished = {"data": "d", "method": "FedAvg", "status": "finished", "score": 0.5, "folder": "x", "test_acc": 0.5}
+    rows = ResultRows([{"data": "d", "method": "Local", "status": "failed"}, finished])
+    assert rows == [dict(rows[0]), finished]
+    assert repr(rows) == "ResultRows(2 rows, 1 finished; each row is a dict)"
     shown = "/".join(re.findall("<t[dh]>(.*?)</t[dh]>", rows._repr_html_()))
-    assert shown == "data/method/fold/seed/status/score/test_acc/d/FedAvg///finished/0.5/0.5"
+    assert shown == "data/method/fold/seed/status/score/test_acc/d/Local///failed///d/FedAvg///finished/0.5/0.5"
 
 
 def test_a_table_of_methods_is_shown_in_short() -> None:

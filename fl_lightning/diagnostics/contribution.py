@@ -193,8 +193,6 @@ class Contribution(RoundObserver):
         loop = loop_of(trainer)
         results = sorted(self._results, key=lambda result: result.client)
         number = len(results)
-        if not number:
-            return
         aggregation = aggregation_of(trainer, self).algorithm.aggregation
         weights = [aggregation.weight_of(result) for result in results]
         known: dict[frozenset[int], float] = {}

@@ -31,8 +31,6 @@ def pairwise_divergence(vectors: Tensor) -> float:
     has_length = norms > 0
     gram = gram[has_length][:, has_length]
     norms = norms[has_length]
-    if len(norms) < 2:
-        return math.nan
     first, second = torch.triu_indices(len(norms), len(norms), offset=1)
     cosines = gram[first, second] / (norms[first] * norms[second])
     return float((1 - cosines).mean())

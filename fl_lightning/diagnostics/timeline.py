@@ -106,9 +106,9 @@ class Timeline(RoundObserver):
 
     def on_round_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Record the round's results."""
-        schedule = aggregation_of(trainer, self).algorithm.schedule
-        if schedule.report is not None:
-            self.arrivals += schedule.report.arrivals
+        algorithm = aggregation_of(trainer, self).algorithm
+        schedule = algorithm.schedule
+        self.arrivals += algorithm.report.arrivals
         self.now = schedule.virtual_time
         self.at_work = list(schedule.at_work())
         self.values = {"fed/contributing_clients": len(self.contributions)}

@@ -13,6 +13,7 @@ from typing import Any
 from fl_lightning.experiment.build import identity, substitute
 from fl_lightning.experiment.search import Point, Search, describe_point, space_of
 from fl_lightning.experiment.table import Table
+from fl_lightning.words import quantity
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,7 +208,7 @@ class MethodSearch(Search):
         if best is None:
             return f"{place}: {describe_point(self.chosen)} (no point has a validation score: {errors[0]})."
         samples = "the test set" if self.table.data[self.data].validate_on_test else "validation"
-        reason = f"{best.score:.4f} on {samples}, of {len(self.tried)} points"
+        reason = f"{best.score:.4f} on {samples}, of {quantity(len(self.tried), 'point')}"
         if pruned:
             reason += f", {len(pruned)} of them pruned"
         if errors:

@@ -129,7 +129,7 @@ class Store:
         row |= {key: value for key, value in result.items() if key not in ("test", "constant")}
         row |= {"status": "finished", "score": result["test"].get(score), "select": table.select}
         row |= result["test"]
-        row["constant_score"] = result.get("constant", {}).get(score)
+        row["constant_score"] = result["constant"].get(score)
         return row
 
     def tried(self, point: Point, cells: Sequence[Cell]) -> Tried:

@@ -294,7 +294,7 @@ def _best_logged(logs: Path, metric: str, mode: str) -> float:
         RuntimeError: If the metric was never logged.
     """
     logged: list[float] = []
-    for path in sorted(logs.rglob("metrics.csv")):
+    for path in logs.rglob("metrics.csv"):
         with path.open(encoding="utf-8", newline="") as file:
             # A row has no value of a metric that was not logged with its other metrics.
             logged += [float(row[metric]) for row in csv.DictReader(file) if row.get(metric)]

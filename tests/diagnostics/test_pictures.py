@@ -47,9 +47,10 @@ def test_a_timeline(tmp_path: Path) -> None:
     assert sorted(each.name for each in path.parent.iterdir()) == ["times-1.PNG", "times-2.PNG", "times.PNG"]
     # 9 inches of 120 points
     assert imread(path).shape[1] == 9 * 120
-    # 61 clients, of whom the picture has those that worked most; 0.17 inches each
-    timeline.arrivals += [ArrivalRecord(client, 0.0, 1.0, 0, "used") for client in range(70, 127)]
-    figure, panels = timeline.plot()
+    # 62 clients, of whom the picture has those that worked most; 0.17 inches each
+    timeline.arrivals += [ArrivalRecord(client, 0.0, 1.0, 0, "used") for client in range(70, 128)]
+    figure, panels = timeline.plot(until=99.0)
+    assert panels[0].get_xlim()[1] < 10
     assert figure.get_size_inches().tolist() == [9.0, 0.17 * 60 + 2.4]
     assert len(panels[0].get_yticklabels()) == 60
 

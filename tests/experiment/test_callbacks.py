@@ -25,11 +25,11 @@ def test_a_checkpoint_is_saved_from_time_to_time_and_the_one_before_stays(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(callbacks, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    for number in (1, 2):
+    for number in (1, 2, 3):
         (tmp_path / f"last-{number}.ckpt").touch()
     saved: list[Any] = []
     checked: list[int] = []
-    keep = KeepLast(Claim(tmp_path, 3), 10.0, "v2", lambda: checked.append(1))
+    keep = KeepLast(Claim(tmp_path, 4), 10.0, "v2", lambda: checked.append(1))
 
     def end(round: int, seconds: float, should_stop: bool = False) -> int:
         now[0] += seconds
@@ -40,9 +40,9 @@ def test_a_checkpoint_is_saved_from_time_to_time_and_the_one_before_stays(
 
     rounds = [(1, 9.0), (2, 1.0), (3, 9.0), (4, 2.0), (26, 10.0, True), (27, 10.0)]
     assert [end(*each) for each in rounds] == [0, 1, 1, 2, 2, 2]
-    assert saved == 2 * [(tmp_path / "last-3.ckpt", {"weights_only": False})]
+    assert saved == 2 * [(tmp_path / "last-4.ckpt", {"weights_only": False})]
     assert len(checked) == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["last-2.ckpt"]
+    assert [path.name for path in tmp_path.iterdir()] == ["last-3.ckpt"]
     assert keep.state_dict() == {"seconds": 41.0, "codes": ["v2"]}
     # A fit that goes on counts the seconds before, and names each version of the code once.
     for before, codes in ((["v1"], ["v1", "v2"]), (["v2"], ["v2"]), (["v2", "v1"], ["v2", "v1", "v2"])):
@@ -65,21 +65,25 @@ def test_asha_ends_a_fit_that_is_worse_than_the_best_third_after_a_ninth_of_the_
     order = {"pruner": "asha", "number": 4, "earlier": ["a", "failed", "b"]}
     config = {"monitor": "val_acc", "mode": mode, "trainer": {"max_epochs": 27}, "pruning": order}
 
-    def played(scores: list[float], rounds: int = 27) -> tuple[int | None, float | None]:
+    def played(scores: list[float | None], rounds: int = 27, behind: int = 0) -> tuple[int | None, float | None]:
         """Return the round after which a fit with these scores ends, and the score with which it was ended."""
         curve = CurveRecorder(tmp_path / "curve")
         pruning = Pruning(config, tmp_path, curve)
         assert pruning._trial.number == 4
         for round, score in enumerate(scores, start=1):
-            curve.rounds.append({"round": round, "val_acc": sign * score})
+            curve.rounds.append({"round": round} if score is None else {"round": round, "val_acc": sign * score})
+            if round <= behind:
+                continue
             at_end = trainer(round, rounds)
             pruning.on_train_epoch_end(at_end, MODULE)
             if at_end.should_stop:
                 return round, pruning.score
         return None, pruning.score
 
-    assert played([0.9, 0.9, 0.4, 0.9]) == (3, sign * 0.4)
+    assert played([0.9, None, 0.4, 0.9]) == (3, sign * 0.4)
     assert played([0.1, 0.1, 0.6, 0.1]) == (None, None)
+    # A fit that goes on has some of its rounds behind it.
+    assert played([0.9, 0.9, 0.4, 0.9], behind=3) == (4, sign * 0.4)
     # The last round ends the fit by itself.
     assert played([0.9, 0.9, 0.4], rounds=3) == (None, None)
 

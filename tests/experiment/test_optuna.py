@@ -53,8 +53,10 @@ def test_tpe_looks_where_scores_are_best() -> None:
 
     def proposed(seed: int, mode: str) -> list[dict[str, Any]]:
         space = space_of({"x": {"min": 0.0, "max": 1.0}, "kind": kinds})
-        search = Points(space, "tpe", len(known) + 30, seed, mode)
+        search = Points(space, "tpe", len(known) + 34, seed, mode)
         search.tried = [Tried(point, (), 1, score, "", 0) for point, score in known]
+        # Nor is the score of a fit that was pruned.
+        search.tried += 4 * [Tried({"x": 0.1, "kind": None}, (), 1, 1.0, "", 2)]
         return search.next_points()
 
     best, worst = proposed(0, "max"), proposed(0, "min")

@@ -15,6 +15,7 @@ import torch
 import yaml
 from experiment.conftest import Run, run_here
 from helpers.small_table import alone, small, spec, with_data, with_methods
+from helpers.written import assert_as_in
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from fl_lightning.command import main
@@ -153,12 +154,15 @@ def test_a_failure_is_recorded_and_the_rest_goes_on_and_it_is_tried_again(finish
 
 
 def test_a_search_goes_on_without_points_that_fail(finished: Run) -> None:
-    again = finished.again(**with_methods(Tuned={**TOO_MANY, "tune": {"m": [7, 2]}}))
+    tuned = with_methods(RADFed={"tune": {"lr": [0.01, 1e-9]}}, Tuned={**TOO_MANY, "tune": {"m": [7, 2]}})
+    again = finished.again(**tuned)
     assert again.rows[2]["status"] == "finished"
-    assert ", of 2 points; 1 without a score: ValueError: `clients_per_round`" in " ".join(again.text.split())
+    told = " ".join(again.text.split())
+    assert "Chosen for RADFed on digits: lr=0.01 " in told
+    assert ", of 2 points; 1 without a score: ValueError: `clients_per_round`" in told
     tuning = read_csv(finished.folder / "tuning.csv")
-    assert [row["chosen"] for row in tuning] == ["", "yes"]
-    assert "`clients_per_round`" in tuning[0]["error"]
+    assert [row["chosen"] for row in tuning] == ["yes", "", "", "yes"]
+    assert "`clients_per_round`" in tuning[2]["error"]
 
 
 #: validates by the loss, without choosing a model; a server learning rate of 1e38 makes the loss NaN
@@ -309,17 +313,8 @@ TROUBLES: list[dict[str, Any]] = [
 def test_each_kind_of_trouble_is_told_once_with_its_first_cell(tmp_path: Path) -> None:
     row = {"data": "digits", "method": "FedAvg", "status": "finished", "score": 0.5, "code": "1"}
     rows = [{**row, **more, "fold": fold, "seed": 9 - n} for fold, more in enumerate(TROUBLES) for n in range(fold)]
-    assert describe_results(read_table(small()), rows, 17, Path("out")) == [
-        "14 of 17 cells are finished, 1 failed. Results: out/results.csv",
-        "digits, FedAvg, fold 1, seed 9: ValueError: x",
-        "digits, FedAvg, fold 2, seed 9 and 1 more: `score` is 'test_acc_clients', but the cell logged no metric of a "
-        "test set. Correct `score`: nothing is run again.",
-        "digits, FedAvg, fold 3, seed 9 and 2 more: `score` is 'test_acc_clients', but the cell logged test_a, test_b. "
-        "Correct `score`: nothing is run again.",
-        "digits, FedAvg, fold 4, seed 9 and 3 more: `test_acc_clients` is NaN or infinite, so no number of a report "
-        "includes it. Lower the learning rate.",
-        "digits, FedAvg, fold 5, seed 9 and 4 more: It ran under several versions of the code: 1, then 2.",
-    ]
+    told = describe_results(read_table(small()), rows, 17, Path("out"))
+    assert_as_in(Path(__file__).with_name("troubles.txt"), told, tmp_path)
 
 
 def test_what_came_out_of_a_point(tmp_path: Path) -> None:
@@ -405,17 +400,18 @@ def test_a_run_of_wandb_is_named_by_data_method_fold_and_seed(tmp_path: Path, mo
     monkeypatch.setattr("fl_lightning.experiment.cell.make_wandb_logger", Logger)
     table = alone(wandb={"project": "test", "mode": "offline"}, seeds=[7])
     table["trainer"]["max_epochs"] = 1
-    table["methods"]["FedAvg"]["tune"] = {"lr": [0.01]}
+    table["methods"]["FedAvg"] |= {**TOO_MANY, "tune": {"lr": [0.01], "m": [2]}}
     done = run_here(table, tmp_path)
     [row] = done.rows
     assert row["status"] == "finished"
     [options] = given
     config = options.pop("config")
     assert options == {
-        **{"name": "digits-FedAvg-0-7-lr=0.01", "group": "digits-FedAvg", "project": "test", "mode": "offline"},
+        **{"name": "digits-FedAvg-0-7-lr=0.01-m=2", "group": "digits-FedAvg", "project": "test", "mode": "offline"},
         **{"save_dir": done.cell(), "id": row["cell"], "resume": "allow"},
     }
-    labels = {"data": "digits", "method": "FedAvg", "fold": 0, "seed": 7, "values": {"lr": 0.01}, "code": row["code"]}
+    labels = {"data": "digits", "method": "FedAvg", "fold": 0, "seed": 7, "values": {"lr": 0.01, "m": 2}}
+    labels["code"] = row["code"]
     assert config == {**config, **labels, "cell": read_json(done.cell() / "config.json")}
     result = read_json(done.cell() / "result.json")
     scores, _ = result.pop("test"), result.pop("constant")
@@ -458,9 +454,6 @@ def test_plan_and_time(tmp_path: Path) -> None:
   digits, RADFed: 3 points, 3 fits to tune; 1 fit; 12 rounds; 0 finished
   together 16 rounds
 """)
-    # 16 rounds of 2,000 seconds and two workers
-    told = "Measured seconds a round: digits 2e+03. All fits on digits will take about 4.4 h.\nCANNOT RUN x: no file"
-    assert describe_time(table, {"digits": 2000.0}, {"x": "no file"}, workers=2) == told
     model = spec("fl_lightning.models.LogisticRegressionClassifier", in_features=3072, num_classes=10, l2=-1)
     paces, errors = measure_paces(read_table(with_data(model=model)))
     assert not paces
@@ -507,10 +500,18 @@ cells 2/2 finished: digits, RADFed, fold 0, seed 0
 
 def test_a_measured_round_has_its_share_of_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     # A round takes a second, and the validation after the last one ten, which the table has in every fifth round.
-    ends = iter([0.0, 1.0, 2.0, 13.0])
+    # On the other data set a round takes two seconds, and the last one happens to be shorter.
+    ends = iter([100.0, 101.0, 102.0, 113.0, 200.0, 202.0, 204.0, 205.0])
     monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=lambda: next(ends)))
-    table = small(trainer={"max_epochs": 10, "accelerator": "cpu", "check_val_every_n_epoch": 5})
-    assert measure_paces(read_table(table)) == ({"digits": 3.0}, {})
+    content = small(trainer={"max_epochs": 10, "accelerator": "cpu", "check_val_every_n_epoch": 5})
+    content["data"]["more"] = content["data"]["digits"]
+    table = read_table(content)
+    paces, errors = measure_paces(table)
+    assert (paces, errors) == ({"digits": 3.0, "more": 2.0}, {})
+    # 20 rounds on each, one after the other
+    told = "Measured seconds a round: digits 3, more 2. All fits on digits, more will take about 2 min."
+    told += "\nCANNOT RUN x: no file\nCANNOT RUN y: no room"
+    assert describe_time(table, paces, {"x": "no file", "y": "no room"}, workers=0) == told
 
 
 def test_the_plan_says_how_many_seeds_and_data_sets_a_test_needs(tmp_path: Path) -> None:

@@ -139,6 +139,10 @@ def test_the_newest_folder_of_weights_and_biases_is_told(
     assert row["folder"] == f"{place}/wandb/offline-run-2-{row['id']}"
     sync = f"find {place}/wandb -name 'offline-run-*' -exec wandb sync {{}} +"
     assert f"1 offline run folder; to send them: {sync}" in text
+    parameters = {"x": {"value": 1}, "output": {"values": ["a", "b"]}}
+    _, text = sweep(write(tmp_path, parameters=parameters, name=None))
+    assert "2 offline run folders; to send them: find . -name 'offline-run-*'" in text
+    assert (tmp_path / "runs/sweeps/sweep/sweep.csv").exists()
 
 
 def test_what_only_the_service_uses_is_told_and_a_point_is_told_by_what_varies(tmp_path: Path) -> None:
@@ -156,8 +160,9 @@ def test_what_only_the_service_uses_is_told_and_a_point_is_told_by_what_varies(t
         }
     ]
     words = ["python", "-u", "${program}", "${args_no_hyphens}", "${args}"]
-    command = Sweep(write(tmp_path, command=words), 1, further=["--more"]).command({"a": 1, "b": "x"})
-    assert command == [sys.executable, "-u", "program.py", "a=1", "b=x", "--a=1", "--b=x", "--more"]
+    # A program may be a command.
+    command = Sweep(write(tmp_path, command=words, program="env"), 1, further=["--more"]).command({"a": 1, "b": "x"})
+    assert command == [sys.executable, "-u", "env", "a=1", "b=x", "--a=1", "--b=x", "--more"]
 
 
 def test_what_a_failed_attempt_has_logged_is_no_score(tmp_path: Path) -> None:
@@ -191,6 +196,7 @@ def test_parameters_in_all_forms(tmp_path: Path) -> None:
         "d": {"min": 0.0, "max": 1.0},
         "e": {"distribution": "log_uniform_values", "min": 0.1, "max": 10},
         "f": {"distribution": "q_uniform", "min": 0, "max": 1, "q": 0.5},
+        "g": {"distribution": "q_uniform", "min": 0, "max": 4},
     }
     sweep = Sweep(write(tmp_path, method="random", parameters=parameters), 1, further=["--more"])
     assert sweep.space == {
@@ -200,6 +206,7 @@ def test_parameters_in_all_forms(tmp_path: Path) -> None:
         "d": FloatDistribution(0.0, 1.0),
         "e": FloatDistribution(0.1, 10.0, log=True),
         "f": FloatDistribution(0.0, 1.0, step=0.5),
+        "g": FloatDistribution(0.0, 4.0, step=1.0),
     }
     command = sweep.command({"a": 1, "b.c": "x"})
     assert command == [sys.executable, "program.py", "--a=1", "--b.c=x", "--more"]
@@ -216,8 +223,16 @@ def test_values_that_are_not_finite_are_never_the_best(tmp_path: Path) -> None:
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sweep", str(write(tmp_path)), "--count", "1", "--", "--add=1"]) == 0
-    assert "Best configuration: x=1 (score 2.0000)" in " ".join(capsys.readouterr().out.split())
+    path = str(write(tmp_path))
+    assert main(["sweep", path, "--count", "2", "--output", "out", "--", "--add=1"]) == 0
+    assert "Best configuration: x=2 (score 3.0000)" in " ".join(capsys.readouterr().out.split())
+    assert (tmp_path / "out" / "sweep.csv").exists()
+    # The third run fails.
+    assert main(["sweep", path]) == 1
+    path = str(write(tmp_path, method="random", parameters={"x": {"min": 4.0, "max": 5.0}}))
+    assert main(["sweep", path, "--count", "1", "--seed", "7"]) == 0
+    [point] = Sweep(path, 1, 7).points
+    assert f"1/1 finished: x={point['x']:.4g}: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
@@ -256,6 +271,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "another bound": {"parameters": {"x": {"min": 1, "max": "2"}}},
     "a step": {"parameters": {"x": {"min": 1, "max": 2, "distribution": "q_uniform", "q": "x"}}},
     "a grid of a range": {"parameters": {"x": {"min": 0.0, "max": 1.0}}},
+    "no values": {"parameters": {"x": {"values": []}}},
     "values and a range": {"parameters": {"x": {"values": [1], "min": 0, "max": 1}}},
 }
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 from helpers.small_table import small, with_data, with_methods
+from helpers.written import assert_as_in
 
 from fl_lightning.experiment import read_table
 from fl_lightning.experiment.plan import Cell, levels, planned, table_cells
@@ -24,10 +25,12 @@ def cells(content: dict[str, Any]) -> list[Cell]:
 def test_a_file_and_its_includes(tmp_path: Path) -> None:
     (tmp_path / "grids").mkdir()
     (tmp_path / "grids" / "paper.yaml").write_text("mu: [0.01, 1.0]\n")
-    content = {**with_methods(FedAvg={"tune": {"mu": "$grid.mu"}}), **USED}
-    (tmp_path / "table.yaml").write_text(yaml.safe_dump({**content, "include": {"grid": "grids/paper.yaml"}}))
+    (tmp_path / "more.yaml").write_text("m: [2]\n")
+    content = {**with_methods(FedAvg={"tune": {"mu": "$grid.mu", "m": "$more.m"}}, RADFed={"tune": None}), **USED}
+    content["include"] = {"grid": "grids/paper.yaml", "more": "more.yaml"}
+    (tmp_path / "table.yaml").write_text(yaml.safe_dump(content))
     table = read_table(tmp_path / "table.yaml")
-    assert planned(table)[0].points == [{"mu": 0.01}, {"mu": 1.0}]
+    assert planned(table)[0].points == [{"mu": 0.01, "m": 2}, {"mu": 1.0, "m": 2}]
     assert (table.baseline, table.folds, table.seeds) == ("FedAvg", [0], [0])
 
 
@@ -48,6 +51,11 @@ def test_a_table_on_top_of_another(tmp_path: Path) -> None:
     assert table.methods["FedAvg"].callback == prox
     assert table.data["digits"].model["init_args"] == {"in_features": 3072, "num_classes": 10, "lr": 3}
     assert table.values == {"batch": None}
+    # Of two that reproduce something the upper one is the reference.
+    (tmp_path / "base.yaml").write_text(yaml.safe_dump({**small(), "reproduces": "A"}))
+    for reproduces, rounds in (({}, 4), ({"reproduces": "B"}, 9)):
+        (tmp_path / "top.yaml").write_text(yaml.safe_dump({**changes, **reproduces}))
+        assert read_table(tmp_path / "top.yaml").reference["trainer"]["max_epochs"] == rounds
 
 
 def test_a_base_may_be_a_table_of_the_package_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,37 +154,24 @@ def test_a_fit_that_may_be_pruned_is_compared_with_earlier_ones_of_its_fold_and_
     assert kept == [False, False, True]
 
 
-def test_what_a_search_says_of_its_points() -> None:
+def test_what_a_search_says_of_its_points(tmp_path: Path) -> None:
     table = with_methods(FedAvg={"tune": {"lr": [0.1, 0.2, 0.3, 0.4]}})
     scores = [(0.5, "", 0), (0.75, "pruned after 3 rounds", 3), (None, "E: x", 0), (0.5, "", 0)]
-
-    def described(on_test: bool, scores: list[tuple[float | None, str, int]]) -> tuple[str, list[Any]]:
+    lines: list[str] = []
+    for on_test, found in ((False, scores), (True, scores[:1]), (False, [(None, "E: x", 0), (None, "E: y", 0)])):
         data = {"digits": {**table["data"]["digits"], "validate_on_test": on_test}}
         search = planned(read_table({**table, "data": data, "select": "last"}))[0]
-        search.tried = [Tried(p, (), 2, *each) for p, each in zip(search.points, scores, strict=False)]
-        return search.describe(), search.rows()
-
-    place = "Chosen for FedAvg on digits: lr=0.1"
-    told, rows = described(False, scores)
-    assert told == (
-        f"{place} (0.5000 on validation, of 4 points, 1 of them pruned; 1 without a score: E: x)."
-        " 2 configurations have this score; the first is taken."
-    )
-    common = {"data": "digits", "method": "FedAvg", "fits": 2}
-    places = enumerate(zip([0.1, 0.2, 0.3, 0.4], scores, ["yes", "", "", ""], strict=True))
-    assert rows == [
-        {**common, "point": n, "values": f'{{"lr": {lr}}}', "val": score, "chosen": chosen, "error": error}
-        for n, (lr, (score, error, _), chosen) in places
-    ]
-    assert described(True, scores[:1])[0] == f"{place} (0.5000 on the test set, of 1 points)."
-    told, rows = described(False, [(None, "E: x", 0), (None, "E: y", 0)])
-    assert told == f"{place} (no point has a validation score: E: x)."
-    assert [row["chosen"] for row in rows] == ["no score", ""]
+        search.tried = [Tried(p, (), 2, *each) for p, each in zip(search.points, found, strict=False)]
+        lines += [search.describe(), *map(str, search.rows())]
+    assert_as_in(Path(__file__).with_name("searches.txt"), lines, tmp_path)
 
 
 def test_a_part_of_a_table() -> None:
-    table = read_table(small(seeds=[0, 1])).only(methods=["RADFed"], seeds=[1])
-    assert (list(table.methods), table.seeds, table.baseline) == (["RADFed"], [1], "RADFed")
+    content = with_methods(Third={"callback": small()["methods"]["FedAvg"]["callback"]})
+    content["data"] = {name: content["data"]["digits"] for name in "abc"}
+    table = read_table({**content, "seeds": [0, 1]}).only(methods=["Third", "RADFed"], data=["c", "b"], seeds=[1])
+    assert (list(table.methods), list(table.data)) == (["RADFed", "Third"], ["b", "c"])
+    assert (table.seeds, table.baseline) == ([1], "RADFed")
     # One that takes values needs the methods from which it does.
     table = read_table(with_methods(FedAvg={"take": {"lr": "RADFed"}}, RADFed={"values": {"lr": 0.1}}))
     assert list(table.only(methods=["RADFed"]).methods) == ["RADFed"]

@@ -199,23 +199,13 @@ def test_other_loggers_get_numbers() -> None:
     logger.log_metrics.assert_called_once_with(numbers, step=0)
 
 
-class FakeRun:
-    """The attributes of a Weights & Biases run that the report uses."""
-
-    def __init__(self) -> None:
-        self.summary: dict[str, Any] = {}
-        self.logged: dict[str, Any] = {}
-
-    def log(self, values: dict[str, Any]) -> None:
-        self.logged |= values
-
-
 def test_weights_and_biases_gets_numbers_figure_and_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = FakeRun()
+    run = Mock(summary={})
     monkeypatch.setattr(WandbLogger, "experiment", run)
     partition_report(ready(Eight()), logger=WandbLogger(offline=True))
     assert run.summary["partition/c_score"] == 0.5
-    assert {name: type(value).__name__ for name, value in run.logged.items()} == {
+    [logged] = run.log.call_args.args
+    assert {name: type(value).__name__ for name, value in logged.items()} == {
         "partition/figure": "Image",
         "partition/report": "Html",
     }

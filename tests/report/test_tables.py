@@ -39,15 +39,8 @@ def bold(table: Table | None) -> list[tuple[int, int]]:
     return [(row, column) for row, cells in rows for column, cell in enumerate(cells) if is_bold(cell)]
 
 
-def test_a_screen_of_80_columns_has_methods_as_rows_and_a_star_for_the_best(written: Results) -> None:
-    caption, _, *lines = tables.score_table(written).to_text(80).splitlines()
-    assert caption == "Test scores: mean ± standard deviation over folds and seeds."
-    assert [line.split() for line in lines[:4]] == [
-        ["data", "easy", "hard"],
-        ["metric", "accuracy,", "%", "accuracy,", "%"],
-        ["FedAvg", "50.00", "±", "0.00", "25.00", "±", "0.00*"],
-        ["RADFed", "53.50", "±", "1.87", "†*", "24.17", "±", "0.41"],
-    ]
+def test_a_screen_of_80_columns_has_methods_as_rows_and_a_star_for_the_best(written: Results, tmp_path: Path) -> None:
+    assert_as_in(HERE / "screen.txt", tables.score_table(written).to_text(80).splitlines(), tmp_path)
     narrow = tables.score_table(written).to_text(36).splitlines()
     assert max(map(len, narrow[2:])) <= 36
     assert [line.split()[:1] for line in narrow].count(["RADFed"]) == 2
@@ -147,12 +140,7 @@ def test_a_published_number_is_met_within_two_standard_errors(tmp_path: Path) ->
     results = write_results(tmp_path, published=sources)
     # RADFed has six runs from 0.51 to 0.56, with a standard deviation of 1.87 points. Beside one run with 1.5 points
     # the error is sqrt(1.87² / 6 + 1.5²) = 1.68, beside three runs without one sqrt(1.87² / 6 + 1.87² / 3) = 1.32.
-    assert rows(tables.published_table(results))[:4] == [
-        ["easy", "FedAvg", "a", "not said", "51.00", "50.00 ± 0.00", "6", "-1.00", "0.00", "no"],
-        ["easy", "RADFed", "a", "not said", "58.00 ± 1.50", "53.50 ± 1.87", "6", "-4.50", "1.68", "no"],
-        ["easy", "FedAvg", "b", "not said", "51.00 ± 0.40", "50.00 ± 0.00", "6", "-1.00", "0.23", "no"],
-        ["easy", "RADFed", "b", "not said", "56.00", "53.50 ± 1.87", "6", "-2.50", "1.32", "yes"],
-    ]
+    assert_as_in(HERE / "published.txt", map(str, rows(tables.published_table(results))[:4]), tmp_path)
     assert tables.published_table(write_results(tmp_path / "none")) is None
 
 
@@ -202,6 +190,7 @@ def test_a_data_set_without_runs_is_in_the_table_of_finished_ones(tmp_path: Path
     assert rows(finished) == [["easy", "6", "6", "0"], ["hard", "0", "0", "0"]]
 
 
+@pytest.mark.usefixtures("without_drawing")
 def test_without_runs_of_the_baseline_nothing_is_compared_with_it(tmp_path: Path) -> None:
     results = without_rows(tmp_path, "easy,FedAvg", "hard,FedAvg")
     assert rows(tables.score_table(results)) == [
@@ -211,6 +200,9 @@ def test_without_runs_of_the_baseline_nothing_is_compared_with_it(tmp_path: Path
     assert tables.relative_table(results) is tables.significance_table(results) is tables.paper_table(results) is None
     assert figures.representative_fold(results, "easy") is None
     assert [*power_sentences(results), *figures.comparisons(results)] == []
+    # Nor is there anything to compare it with, where it is the only method.
+    alone = write_results(tmp_path / "alone", ["FedAvg"])
+    assert [picture.name for picture in figures.comparisons(alone)] == ["across-Ease-val_acc"]
 
 
 def test_runs_without_a_score_are_listed(tmp_path: Path) -> None:
@@ -245,21 +237,21 @@ def test_cost_of_methods_to_targets(tmp_path: Path) -> None:
 
 
 def test_many_columns_become_rows(written: Results, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = pd.MultiIndex.from_tuples([("a", "loss"), ("b", "loss")], names=["data", "metric"])
+    index = pd.MultiIndex.from_tuples([("digits", "loss"), ("plays", "loss")], names=["data", "metric"])
     cells = [["0", "**1**", *"23456"], list("abcdefg")]
     wide = pd.DataFrame(cells, index, [f"m{number}" for number in range(7)])
     turned = Table("g", "c", wide).turned_if_wide("method")
-    assert list(turned.flat.columns) == ["method", "a, loss", "b, loss"]
+    assert list(turned.flat.columns) == ["method", "digits, loss", "plays, loss"]
     assert rows(turned) == [[f"m{number}", str(number), "abcdefg"[number]] for number in range(7)]
     assert bold(turned) == [(1, 1)]
     of_data = Table("g", "c", wide.droplevel("metric")).turned_if_wide("method")
-    assert list(of_data.flat.columns) == ["method", "a", "b"]
+    assert list(of_data.flat.columns) == ["method", "digits", "plays"]
     six = Table("g", "c", wide.iloc[:, :6])
     assert six.turned_if_wide("method") is six
     # The scores of many methods are turned in a report.
     monkeypatch.setattr(tables, "score_table", lambda results: Table("g", "c", wide))
     section = next(experiment_report.__globals__["_sections"](written))
-    assert list(section.tables[0].flat.columns) == ["method", "a, loss", "b, loss"]
+    assert list(section.tables[0].flat.columns) == ["method", "digits, loss", "plays, loss"]
 
 
 def test_a_table_as_latex_and_csv() -> None:
