@@ -14,7 +14,7 @@ from collections import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
-from typing import Annotated, Any, Self, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Self, TypeVar, get_args, get_origin, get_type_hints
 
 import lightning as L
 from jsonargparse import ArgumentError, ArgumentParser
@@ -193,8 +193,9 @@ def _check_kind(target: Any, path: str, place: str, kind: Any) -> None:
 
 def _classes_in(kind: Any) -> tuple[type, ...]:
     """Return the classes in an annotation, in the order in which they come; ``object`` if it allows anything."""
-    if get_origin(kind) is Annotated:
-        return _classes_in(get_args(kind)[0])
+    # `Any` is a class, of which nothing is an instance.
+    if kind is Any:
+        return (object,)
     if get_origin(kind) is abc.Callable:
         return (abc.Callable,)  # type: ignore[return-value]
     inner: list[type] = []
