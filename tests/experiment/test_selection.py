@@ -55,6 +55,11 @@ def test_if_there_is_no_validation_the_error_says_so(tmp_path: Path) -> None:
     [row] = run_here(table, tmp_path).rows
     told = "ValueError: `monitor` val_acc was never logged; metrics were fed/aggregated, .*. Maybe the split has no val"
     assert re.match(told, row["error"])
+    # The last model needs none. Here no client owns a sample of the test set.
+    last = run_here({**table, "select": "last"}, tmp_path)
+    assert (last.rows[0]["status"], last.rows[0]["val"]) == ("finished", None)
+    assert last.rows[0]["constant_score"] == pytest.approx(0.1, abs=0.05)
+    assert not (last.cell() / "clients.csv").exists()
 
 
 def config(every: int, rounds: int, **changes: str) -> dict[str, Any]:
