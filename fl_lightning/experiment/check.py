@@ -195,8 +195,7 @@ def _check_wandb(given: Mapping[str, Any]) -> None:
 
     names = [*inspect.signature(WandbLogger).parameters, *inspect.signature(wandb.init).parameters]
     refuse_unknown("`wandb`", given, names)
-    if "mode" in given:
-        check("`mode` of `wandb`", given["mode"], Literal["online", "offline", "disabled", "shared"])
+    check("`mode` of `wandb`", given.get("mode", "online"), Literal["online", "offline", "disabled", "shared"])
 
 
 def _with_steps(model: L.LightningModule) -> L.LightningModule:

@@ -61,7 +61,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         text = written.decode()
         _check_extent(path, text)
-        content = OmegaConf.to_container(OmegaConf.create(text)) if text.strip() else {}
+        content = OmegaConf.to_container(OmegaConf.create(text))
     except UnicodeDecodeError as error:
         line = written.count(b"\n", 0, error.start) + 1
         raise ValueError(f"{path} must be UTF-8, which line {line} is not: {error}.") from error

@@ -64,7 +64,7 @@ def finished_table(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture
 def finished(finished_table: Run, tmp_path: Path) -> Run:
     """Return a copy of the finished table."""
-    folder = tmp_path / "copy"
+    folder = tmp_path / "runs" / "small"
     shutil.copytree(finished_table.folder, folder)
     return Run(small(), folder, finished_table.rows, finished_table.text)
 

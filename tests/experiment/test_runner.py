@@ -53,13 +53,17 @@ def test_methods_share_partition_weights_and_draws_and_finished_cells_are_not_ru
     assert all(row["code"].startswith("0.") for row in written)
 
 
-def test_results_have_the_rows_of_the_part_of_the_table_that_ran(finished: Run) -> None:
+def test_results_have_the_rows_of_the_part_that_ran(finished: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     part = finished.again(methods={"FedAvg": finished.table["methods"]["FedAvg"]})
     written = read_csv(finished.folder / "results.csv")
     assert [row["method"] for row in part.rows] == [row["method"] for row in written] == ["FedAvg"]
     again = finished.again()
     assert again.rows == finished.rows
     assert len(read_csv(finished.folder / "results.csv")) == 2
+    # Where no folder is given, it is that of the table's name.
+    monkeypatch.chdir(finished.folder.parents[1])
+    found = run_here(small(), None)  # type: ignore[arg-type]
+    assert found.text.endswith(f"Results: {finished.folder / 'results.csv'}\n")
 
 
 def test_only_aggregated_models_compete_unless_asked(finished: Run) -> None:

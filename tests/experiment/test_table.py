@@ -212,12 +212,9 @@ def test_an_ordinary_file(tmp_path: Path) -> None:
     assert read_yaml(tmp_path / "t.yaml") == whole
 
 
-def test_the_largest_seed_is_that_of_a_generator() -> None:
-    assert read_table(small(seeds=[2**32 - 1])).seeds == [2**32 - 1]
-
-
 def test_a_table_shows_what_is_in_it() -> None:
-    table = read_table(small(seeds=[3, 4]))
+    # The largest seed is that of a generator.
+    table = read_table(small(seeds=[3, 2**32 - 1]))
     assert repr(table) == "Table('small': 2 methods, 1 data sets, 1 folds, 2 seeds)"
     assert "FedAvg, RADFed" in table._repr_html_()
-    assert "3, 4" in table._repr_html_()
+    assert "3, 4294967295" in table._repr_html_()
