@@ -66,10 +66,3 @@ def test_errors_name_the_argument(tmp_path: Path, capsys: pytest.CaptureFixture[
             status = exit_.code
         assert status == expected
         assert name in capsys.readouterr().err
-
-
-@pytest.mark.realdata
-def test_cifar10(real_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--partitioner", "dirichlet", "--num-clients", "100", "--alpha", "0.3", "--output", str(tmp_path)]
-    assert main(["describe", "cifar10", "--data-dir", str(real_data), *options]) == 0
-    assert row("mean size", capsys.readouterr().out) == "600.0"

@@ -140,3 +140,7 @@ def test_the_share_of_stamped_images_that_are_taken_for_the_target(value: float,
     trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0), watch])
     trainer.fit(TellsByCorner(), datamodule=data)
     assert float(trainer.callback_metrics["fed/backdoor_success"]) == pytest.approx(success / 6)
+    # Without a sample of another class there is no share.
+    trainer = quiet_trainer(max_epochs=1, callbacks=[FedAvg(1.0), watch])
+    trainer.fit(TellsByCorner(), datamodule=TensorDataModule(clients, val=[each[2::3] for each in clients[0]]))
+    assert "fed/backdoor_success" not in trainer.callback_metrics

@@ -81,6 +81,10 @@ def test_a_round_s_values_are_those_of_the_models_of_its_coalitions() -> None:
     assert contribution.records[2].leave_one_out == pytest.approx((4 / 3) ** 2 - 2.75**2)
     # The server's model is as without the callback.
     assert float(module.w) == pytest.approx(0.25, abs=1e-15)
+    # Fine-tuning after the round is no part of it.
+    tuned = Contribution(metric=closeness)
+    fit(tuned, algorithm=fl.FedAvgFineTuned(1.0, seed=1))
+    assert tuned.records == contribution.records
     # The mean over many orders is near.
     sampled = Contribution(metric=closeness, exact_up_to=2, permutations=1000)
     fit(sampled)

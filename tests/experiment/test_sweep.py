@@ -139,8 +139,7 @@ def test_the_newest_folder_of_weights_and_biases_is_told(
     assert row["folder"] == f"{place}/wandb/offline-run-2-{row['id']}"
     sync = f"find {place}/wandb -name 'offline-run-*' -exec wandb sync {{}} +"
     assert f"1 offline run folder; to send them: {sync}" in text
-    parameters = {"x": {"value": 1}, "output": {"values": ["a", "b"]}}
-    _, text = sweep(write(tmp_path, parameters=parameters, name=None))
+    _, text = sweep(write(tmp_path, parameters={"x": {"value": 1}, "output": {"values": ["a", "b"]}}, name=None))
     assert "2 offline run folders; to send them: find . -name 'offline-run-*'" in text
     assert (tmp_path / "runs/sweeps/sweep/sweep.csv").exists()
 
