@@ -301,7 +301,7 @@ def _draw(datamodule: FederatedDataModule, max_clients: int, title: str) -> Figu
 
 def _draw_mixes(axes: Axes, top: Axes, table: pd.DataFrame) -> None:
     """Draw the class shares of each client below its samples, in the same colours."""
-    shares = table.div(table.sum(axis=1).clip(lower=1), axis=0).to_numpy()
+    shares = table.div(table.sum(axis=1), axis=0).to_numpy()
     bottoms = shares.cumsum(axis=1) - shares
     for column, bottom, bars in zip(shares.T, bottoms.T, top.containers, strict=True):
         axes.bar(range(len(table)), column, bottom=bottom, width=0.9, color=bars[0].get_facecolor())
@@ -314,7 +314,7 @@ def _draw_histogram(axes: Axes, sizes: np.ndarray) -> None:
 
     Their width is a whole number, because some narrower bins would always be empty.
     """
-    largest = max(1, int(sizes.max()))
+    largest = int(sizes.max())
     width = math.ceil(largest / 30)
     edges = np.arange(0, largest + width + 1, width) - 0.5
     axes.hist(sizes, edges.tolist(), color="0.55", edgecolor="white")
