@@ -145,16 +145,16 @@ TOO_MANY = {"callback": spec("fl_lightning.FedAvg", clients_per_round="$m")}
 
 def test_a_failure_is_recorded_and_the_rest_goes_on_and_it_is_tried_again(finished: Run) -> None:
     methods = {"Broken": {**TOO_MANY, "values": {"m": 7}}, "FedAvg": finished.table["methods"]["FedAvg"]}
-    broken = finished.again(methods=methods, seeds=[1])
-    assert [row["status"] for row in broken.rows] == ["failed", "finished"]
+    broken = finished.again(methods=methods, seeds=[1, 2])
+    assert [row["status"] for row in broken.rows] == ["failed", "finished"] * 2
     assert "`clients_per_round`" in broken.rows[0]["error"]
     failed = read_json(broken.cell() / "failed.json")
     assert failed == {"error": broken.rows[0]["error"], "traceback": ANY, "attempts": 1}
     assert failed["traceback"].startswith("Traceback")
-    assert "1 of 2 cells are finished, 1 failed" in broken.text
-    assert "\ndigits, Broken, fold 0, seed 1: ValueError: `clients_per_round`" in broken.text
-    assert broken.again().text.count("failed: digits, Broken") == 1
-    assert read_json(broken.cell() / "failed.json")["attempts"] == 2
+    assert "2 of 4 cells are finished, 2 failed" in broken.text
+    assert "\ndigits, Broken, fold 0, seed 1 and 1 more: ValueError: `clients_per_round`" in broken.text
+    assert broken.again().text.count("failed: digits, Broken") == 2
+    assert [read_json(broken.cell(place) / "failed.json")["attempts"] for place in (0, 2)] == [2, 2]
 
 
 def test_a_search_goes_on_without_points_that_fail(finished: Run) -> None:
