@@ -37,7 +37,8 @@ class Convolutions(nn.Module):
     def __init__(self, end: nn.Module | None, channels: int, *between: nn.Module) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Unflatten(1, (channels, 12 // channels, 6)), nn.Conv2d(channels, 4, 3))
-        self.layers.extend([nn.MaxPool2d(2), *between, end or nn.Flatten(), nn.Linear(8 * (6 // channels - 1), 3)])
+        self.layers.extend([nn.MaxPool2d(2), nn.Conv2d(4, 4, 3, padding=1), *between, end or nn.Flatten()])
+        self.layers.append(nn.Linear(8 * (6 // channels - 1), 3))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x.to(self.layers[1].weight.dtype))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import lightning as L
 import pytest
 import torch
+from helpers.stacked import Module, clients_of
 from helpers.toys import fit_clients
 from torch import nn
 
@@ -15,22 +15,6 @@ from fl_lightning import AggregationCallback, FedAvg, FedDyn, FedPer
 from fl_lightning.clients.training import LocalTraining
 from fl_lightning.executors import Executor
 from fl_lightning.parts import Algorithm, LocalDifferentialPrivacy, Task, Upload
-
-
-class Line(L.LightningModule):
-    """One linear layer and a loss of squares."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer = nn.Linear(2, 1)
-
-    def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
-        x, y = batch
-        return (self.layer(x) - y).square().mean()
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 class Elsewhere(Executor):
@@ -50,9 +34,8 @@ class Elsewhere(Executor):
 
 
 def fit(algorithm: AggregationCallback, rounds: int = 2) -> AggregationCallback:
-    generator = torch.Generator().manual_seed(1)
-    clients = [(torch.randn(n, 2, generator=generator), torch.randn(n, 1, generator=generator)) for n in (3, 4, 5)]
-    fit_clients(algorithm, Line(), clients, rounds, batch_size=2)
+    torch.manual_seed(0)
+    fit_clients(algorithm, Module(nn.Linear(2, 3)), clients_of((2,), (3, 4, 5)), rounds, batch_size=2)
     return algorithm
 
 
@@ -86,7 +69,8 @@ def test_releases_of_clients_elsewhere_are_counted() -> None:
 
 
 def test_the_server_knows_a_model_without_what_a_client_keeps() -> None:
-    chain = fit(FedPer("layer.bias", clients_per_round=1.0, executor="sequential", seed=2)).algorithm.chain
-    first = Line().layer.bias.item()
-    known = chain.without_kept(torch.tensor([4.0, 5.0, 6.0]))
-    assert known.tolist() == [4.0, 5.0, first]
+    chain = fit(FedPer("layers.bias", clients_per_round=1.0, executor="sequential", seed=2)).algorithm.chain
+    torch.manual_seed(0)
+    first = nn.Linear(2, 3).bias.tolist()
+    known = chain.without_kept(torch.arange(9.0, dtype=torch.float64))
+    assert known.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, *first]

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.utilities import grad_norm
-from torchmetrics import MeanMetric
+from torch import Tensor
+from torch.nn import functional as F
+from torchmetrics import MaxMetric, MeanMetric
+from torchmetrics.classification import MulticlassAccuracy
 from zoo.fitting import ends_alike
 from zoo.modules.base import Classifier
 
-from fl_lightning import Scaffold
+from fl_lightning import FedBuff, Scaffold
 
 
 class LogsTheNorm(Classifier):
@@ -24,19 +27,39 @@ class LogsTheNorm(Classifier):
 
 
 class LogsAndKeepsNorms(LogsTheNorm):
-    """Logs norms in all ways, and keeps them, relative to a number that all clients share."""
+    """Logs norms in all ways under Adam, and keeps them, relative to a number that all clients share.
+
+    A parameter has no gradient. In each third step of all clients it also logs the largest values, and adds to buffers.
+    """
 
     unit = torch.tensor(2.0)
 
     def prepare(self) -> None:
         self.kept: list[Any] = []
+        self.unused = torch.nn.Parameter(torch.ones(2))
+        self.accuracy = MulticlassAccuracy(3, average="micro")
+        self.mean = MeanMetric()
+        self.most = MaxMetric()
+
+    def loss(self, batch: Any, batch_idx: int) -> Tensor:
+        scores = self(batch[0])
+        self.accuracy.update(scores, batch[1])
+        self.log("accuracy", self.accuracy, on_step=False, on_epoch=True)
+        self.log("score", self.mean(scores.mean()), on_step=True, on_epoch=True)
+        return F.cross_entropy(scores, batch[1])
 
     def on_after_backward(self) -> None:
         self.kept.append(self.layers[0].weight.grad.norm() / self.unit)
         if self.trainer.global_step % 3 == 0:
+            assert torch.isfinite(self.layers[0].weight.grad).all()
+            assert torch.isfinite(self.layers[2].weight.grad).all()
             for name, parameter in self.named_parameters():
-                assert parameter.grad is not None
-                self.log(f"largest/{name}", parameter.grad.abs().max())
+                if parameter.grad is not None:
+                    weight = (parameter > 0).sum()
+                    self.log(f"largest/{name}", parameter.grad.abs().max(), on_epoch=True, batch_size=weight)
+                    parameter.grad.mul_(0.5)
+            for buffer in self.buffers():
+                buffer.add_(self.layers[0].weight.grad.norm())
 
     def on_before_optimizer_step(self, optimizer: Any) -> None:
         super().on_before_optimizer_step(optimizer)
@@ -44,8 +67,22 @@ class LogsAndKeepsNorms(LogsTheNorm):
         total = 0.0
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                total += parameter.grad.data.norm(2).item() ** 2
-        self.log("total", total**0.5)
+                if parameter.grad is not None:
+                    total += parameter.grad.data.norm(2).item() ** 2
+        self.log("total", self.mean(total**0.5), on_step=True, on_epoch=True)
+        self.log("most", self.most(total), on_step=True, on_epoch=True)
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+class BesideBuffers(LogsAndKeepsNorms):
+    """Has two buffers."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.register_buffer("norm", torch.zeros(()))
+        self.register_buffer("norms", torch.zeros(3))
 
 
 class ClampsAndAddsNoise(Classifier):
@@ -69,11 +106,6 @@ class DoublesFromTheSecondRoundOn(Classifier):
     def twice(self) -> None:
         for parameter in self.parameters():
             parameter.grad.mul_(2)  # type: ignore[union-attr]
-
-
-class WithAdam(LogsTheNorm):
-    def configure_optimizers(self) -> Any:
-        return torch.optim.Adam(self.parameters(), lr=0.01)
 
 
 class Averages(Classifier):
@@ -108,17 +140,19 @@ CLIPPED: dict[str, Any] = {"algorithm": partial(Scaffold, 1.0), "trainer": {"gra
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        (LogsAndKeepsNorms, {}),
+        (LogsAndKeepsNorms, {"sizes": (8, 14, 6)}),
+        (BesideBuffers, {"sizes": (8, 14, 6)}),
         (ClampsAndAddsNoise, {"trainer": {"precision": "64-true"}}),
         (DoublesFromTheSecondRoundOn, {}),
-        (WithAdam, {"sizes": (8, 12, 6)}),
         # Hooks see gradients with an objective's correction.
         (LogsTheNorm, {"sizes": (8, 12, 6), **CLIPPED}),
         (Averages, {}),
         (AveragesUnderAdam, {}),
     ],
 )
-def test_hooks_are_stacked(kind: type[Classifier], options: Any) -> None:
+def test_hooks_are_stacked(kind: type[Classifier], options: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The batches of one step of three clients are held at once, or of several steps of one: four samples of 56 bytes.
+    monkeypatch.setattr("fl_lightning.executors.stack.sources._HELD_BYTES", 3 * 4 * 56)
     assert ends_alike(kind, **options) is None
 
 
@@ -172,17 +206,19 @@ SEES_ONE = "LogsTheNorm overrides `on_before_optimizer_step`, which sees one mod
 
 
 @pytest.mark.parametrize(
-    ("kind", "cause", "trainer"),
+    ("kind", "cause", "options"),
     [
         (Replaces, "`on_after_backward` changes `self.layers.0.bias`, `self.layers.0.weight`, `self.layers.2.bi", {}),
         (WritesToAShared, "a hook writes to a tensor of which there is one", {}),
         (LooksForInfinities, "Python decides by a tensor's value", {}),
         (TrainsItsHead, "TrainsItsHead overrides `on_before_optimizer_step`, ", {}),
-        (LogsTheNorm, SEES_ONE, {"accumulate_grad_batches": 2}),
+        (LogsTheNorm, SEES_ONE, {"trainer": {"accumulate_grad_batches": 2}}),
         (ReadsOutputs, "`on_train_batch_end` reads `outputs`, ", {}),
         (CountsBatches, "`on_train_batch_end` changes `self.kept`, of which there is one", {}),
         (AveragesUnderASchedule, "AveragesUnderASchedule overrides `on_train_batch_end`", {}),
+        # In the order of their arrival clients count other steps than in that of a stack.
+        (Averages, "`on_train_batch_end` reads `global_step`", {"algorithm": partial(FedBuff, 2, 3)}),
     ],
 )
-def test_other_hooks_train_one_after_the_other(kind: type[Classifier], cause: str, trainer: Any) -> None:
-    assert cause in str(ends_alike(kind, trainer=trainer))
+def test_other_hooks_train_one_after_the_other(kind: type[Classifier], cause: str, options: Any) -> None:
+    assert cause in str(ends_alike(kind, **options))

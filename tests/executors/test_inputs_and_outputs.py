@@ -91,7 +91,7 @@ def computes_in_the_step(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor
 
 
 class SetsAMode(Kept):
-    """Keeps a layer in eval mode, and assigns a buffer."""
+    """Keeps a layer in eval mode, and assigns two buffers."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -99,8 +99,9 @@ class SetsAMode(Kept):
 
     def loss(self, batch: Any, batch_idx: int) -> Tensor:
         self.layers[0].eval()
+        self.before = self.mean + self.before / 2
         self.mean = 0.9 * self.mean + 0.1 * self(batch[0]).detach().mean(0)
-        return super().loss(batch, batch_idx)
+        return super().loss(batch, batch_idx) * (1 + self.mean.norm())
 
 
 class SetsAModeAfterwards(SetsAMode):
@@ -166,16 +167,16 @@ class Reverse(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, factor: float) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(x)
-        ctx.factor = factor
         signs = x.sign()
+        ctx.save_for_backward(x, signs)
+        ctx.factor = factor
         ctx.mark_non_differentiable(signs)
         return x.clone(), signs
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        (x,) = ctx.saved_tensors
-        return -ctx.factor * gradients[0] * x.cos() + gradients[1], None
+        x, signs = ctx.saved_tensors
+        return -ctx.factor * gradients[0] * x.cos() * signs + gradients[1], None
 
 
 def weighs_and_reverses(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:

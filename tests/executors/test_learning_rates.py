@@ -35,12 +35,14 @@ class Rates(LocalObjective):
 
 
 class TwoRates(Module):
-    """SGD with 0.5 for the first layer and 0.25 for the second, halved after each round."""
+    """SGD with 0.5 for the first layer and 0.25 for the second, halved after each round; one parameter is not used."""
+
+    def prepare(self) -> None:
+        self.spare = nn.Parameter(torch.zeros(1).double())
 
     def configure_optimizers(self) -> Any:
-        first, second = self.layers[0], self.layers[1]
-        groups = [{"params": first.parameters(), "lr": 0.5}, {"params": second.parameters(), "lr": 0.25}]
-        optimizer = torch.optim.SGD(groups)
+        groups = [{"params": self.layers[0].parameters(), "lr": 0.5}, {"params": self.layers[1].parameters()}]
+        optimizer = torch.optim.SGD([*groups, {"params": [self.spare]}], lr=0.25)
         return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)]
 
 
@@ -52,12 +54,11 @@ def test_learning_rates_are_summed_without_a_correction(executor: Any, linear: b
     trainer = quiet_trainer(max_epochs=2, callbacks=[Federated(1.0, objective=objective, executor=executor)])
     data = TensorDataModule(clients_of((6,), (8, 13, 4)), batch_size=4)
     trainer.fit(TwoRates(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))), datamodule=data)
-    if executor == "vectorized":
-        assert trainer.fit_loop.executor.cause is None
-    # 2, 4 and 1 steps a round; weight and bias of the first layer, then of the second
+    assert trainer.fit_loop.executor.state_dict().get("cause") is None
+    # 2, 4 and 1 steps a round; what is not used, weight and bias of the first layer, then of the second
     steps = {0: 2, 1: 4, 2: 1}
     assert objective.seen == {
-        (index, client): [number * rate * 0.5**index for rate in (0.5, 0.5, 0.25, 0.25)]
+        (index, client): [number * rate * 0.5**index for rate in (0.0, 0.5, 0.5, 0.25, 0.25)]
         for index in (0, 1)
         for client, number in steps.items()
     }

@@ -150,7 +150,7 @@ class Counts(torch.optim.lr_scheduler.LRScheduler):
 
     def get_lr(self) -> list[float | Tensor]:
         self.calls += 1
-        return [0.1 / self.calls]
+        return [0.1 / self.calls for _ in self.base_lrs]
 
 
 def every_second_batch(module: Any) -> Any:
@@ -240,13 +240,12 @@ def test_arguments_of_logs_count_by_position() -> None:
 
 
 class Own(Dataset[Any]):
-    """Samples that are handed out in one memory."""
+    """Counts how often its samples are read."""
 
     reads = 0
 
     def __init__(self, x: Tensor, y: Tensor) -> None:
         self.x, self.y = x, y
-        self.memory = torch.zeros(4, 6).double()
 
     def __len__(self) -> int:
         return len(self.y)

@@ -36,7 +36,8 @@ class Scheduled(Classifier):
     def configure_optimizers(self) -> Any:
         # The schedule calls its function once before clients have generators of their own.
         random.seed(0)
-        optimizer = SGD(self.parameters(), lr=0.2)
+        groups = [{"params": self.layers[0].parameters()}, {"params": self.layers[2].parameters(), "lr": 0.1}]
+        optimizer = SGD(groups, lr=0.2)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": self.make(optimizer, self), "interval": "step"}}
 
 
@@ -52,9 +53,10 @@ class Halves:
         return 0.5 ** (step // 2)
 
 
-def before_cosine(optimizer: Any, module: Scheduled) -> SequentialLR:
-    warm_up = LambdaLR(optimizer, lambda step: (step + 1) / 3)
-    return SequentialLR(optimizer, [warm_up, CosineAnnealingLR(optimizer, 8)], [2])
+def before_others(optimizer: Any, function: Callable[[int], float]) -> SequentialLR:
+    """Return three schedules, of which the first calls a function for its second group."""
+    first = LambdaLR(optimizer, [Halves(), function])
+    return SequentialLR(optimizer, [first, LambdaLR(optimizer, Halves()), CosineAnnealingLR(optimizer, 8)], [2, 4])
 
 
 STACKED: dict[str, Callable[[Any, Scheduled], Any]] = {
@@ -63,9 +65,8 @@ STACKED: dict[str, Callable[[Any, Scheduled], Any]] = {
     "of the module's settings": lambda optimizer, module: LambdaLR(
         optimizer, lambda step: min(1.0, (step + 1) / module.warm_up)
     ),
-    "an object": lambda optimizer, module: LambdaLR(optimizer, Halves()),
     "factors": lambda optimizer, module: MultiplicativeLR(optimizer, lambda step: 0.9),
-    "before another": before_cosine,
+    "before others": lambda optimizer, module: before_others(optimizer, lambda step: (step + 1) / 3),
 }
 
 
@@ -87,7 +88,7 @@ def counting(optimizer: Any, module: Scheduled) -> LambdaLR:
 REFUSED: dict[str, tuple[Callable[[Any, Scheduled], Any], str]] = {
     "counts its calls": (counting, "the function of a learning-rate schedule changes something"),
     "reads counts": (
-        lambda optimizer, module: LambdaLR(optimizer, lambda step: 1 / (1 + module.global_step)),
+        lambda optimizer, module: before_others(optimizer, lambda step: 1 / (1 + module.global_step)),
         "schedule reads `global_step`",
     ),
     "reads weights": (

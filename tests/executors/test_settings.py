@@ -10,6 +10,7 @@ import torch
 from helpers.algorithms import Net, data
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, RMSprop
+from zoo import entry
 from zoo.fitting import ends_alike
 
 from fl_lightning import FedAvg, FedDyn, FedProx, Scaffold, TensorDataModule
@@ -46,21 +47,11 @@ def test_the_number_of_clients_at_once_changes_nothing_but_rounding(number: int)
 
 
 def words() -> TensorDataModule:
-    generator = torch.Generator().manual_seed(0)
-    clients = [
-        (torch.randint(0, 7, (n, 3), generator=generator), torch.randint(0, 7, (n,), generator=generator))
-        for n in (8, 12, 6)
-    ]
-    return TensorDataModule(clients, batch_size=4)
+    return TensorDataModule(entry.words((8, 12, 6), torch.float32).clients, batch_size=4)
 
 
 def images() -> TensorDataModule:
-    generator = torch.Generator().manual_seed(0)
-    clients = [
-        (torch.randn(n, 3, 16, 16, generator=generator), torch.randint(0, 3, (n,), generator=generator))
-        for n in (8, 12)
-    ]
-    return TensorDataModule(clients, batch_size=4)
+    return TensorDataModule(entry.tensors((3, 16, 16), (8, 12), torch.float32).clients, batch_size=4)
 
 
 def digits() -> DigitsDataModule:
@@ -76,7 +67,7 @@ MODELS: dict[str, tuple[Any, Any, Any, float]] = {
         partial(FedDyn, 0.3, 5, penalty="weight_decay", scale_alpha="none"),
         1e-7,
     ),
-    "characters": (partial(CharLSTM, 7, hidden_size=6, recurrence="plain"), words, partial(FedAvg, 1.0), 1e-7),
+    "characters": (partial(CharLSTM, 10, hidden_size=6, recurrence="plain"), words, partial(FedAvg, 1.0), 1e-7),
     "digits, augmented": (partial(MLPClassifier, 3072, (4,)), digits, partial(FedAvg, 3), 1e-4),
     "convolutions": (partial(ConvNetClassifier, 3, image_size=16, channels=(2, 4)), images, partial(FedAvg, 1.0), 1e-4),
 }

@@ -28,10 +28,10 @@ OTHERS: dict[str, Any] = {
 
 
 class Reversed(MulticlassAccuracy):
-    """Is given the classes' scores in the reverse order."""
+    """Is given the classes' scores in the reverse order, and returns a number."""
 
     def forward(self, scores: Tensor, target: Tensor) -> Any:
-        return super().forward(scores.flip(1), target)
+        return super().forward(scores.flip(1), target).item()
 
 
 class Steps(Losing):

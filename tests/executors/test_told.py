@@ -20,17 +20,17 @@ class Telling(Changed):
 
 
 def tells(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
-    if index % 2 == 0:
+    if index % 2 == 1:
         print(f"round {m.current_epoch}, batch {index}: {loss:.3f}", end=";\n")
         print("sizes", batch[0].shape, loss.item(), loss.detach())
-    m.print("loss {:.2f} of {shape}".format(loss, shape=batch[0].shape))  # noqa: UP032
+        m.log("of class 1", (batch[1] == 1).sum(), on_step=True)
+    m.print("loss {:.2f} of {shape} in {index}".format(loss, shape=batch[0].shape, index=index))  # noqa: UP032
     m.log("shown", loss[None], on_step=True)
-    m.log("of class 1", (batch[1] == 1).sum(), on_step=True)
     m.logger.experiment.add_scalar("loss", loss, m.global_step, walltime=index)
     m.logger.experiment.add_histogram("scores", m(batch[0]))
-    for logger in m.loggers:
+    for place, logger in enumerate(m.loggers):
         if isinstance(logger, CallRecorder):
-            logger.log_metrics({"loss": loss.item()}, step=index)
+            logger.log_metrics({f"loss {place}": loss.item()}, step=index)
     return loss
 
 
@@ -43,13 +43,14 @@ def logs_by_a_name_with_a_number(m: Any, loss: Tensor, batch: Any, index: int) -
 @pytest.mark.parametrize(
     ("change", "sizes"),
     [
-        (tells, (8, 12, 6)),
+        (tells, (8, 12, 6, 9)),
         pytest.param(tells, (8, 8, 8), marks=pytest.mark.long),
         pytest.param(logs_by_a_name_with_a_number, (8, 12, 6), marks=pytest.mark.long),
     ],
 )
 def test_others_are_told_the_same(change: Any, sizes: tuple[int, ...]) -> None:
-    assert ends_alike(lambda: Telling(change), sizes=sizes, trainer={"precision": "64-true"}) is None
+    options: Any = {"trainer": {"precision": "64-true"}, "federated": {"clients_at_once": 2}}
+    assert ends_alike(lambda: Telling(change), sizes=sizes, loggers=2, **options) is None
 
 
 def asks_its_logger(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:

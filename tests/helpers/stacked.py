@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from zoo.entry import tensors
 from zoo.modules.base import Classifier
 
 #: All last batches of four have four samples or two: PyTorch captures a step for each size.
@@ -13,11 +14,7 @@ SIZES = (8, 14, 6, 22, 10)
 
 
 def clients_of(shape: tuple[int, ...], sizes: tuple[int, ...] = SIZES) -> list[tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(0)
-    return [
-        (torch.randn(n, *shape, generator=generator).double(), torch.randint(0, 3, (n,), generator=generator))
-        for n in sizes
-    ]
+    return [*tensors(shape, sizes, torch.float64).clients]
 
 
 def linear() -> nn.Sequential:

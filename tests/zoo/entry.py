@@ -98,6 +98,7 @@ class Entry:
         sizes: The clients' numbers of samples.
         callbacks: Makes the callbacks beside the aggregation's.
         trainer: Arguments of the trainer.
+        loggers: How many loggers it has.
         federated: Arguments of the aggregation callback.
         algorithm: Makes the aggregation callback of those arguments, instead of federated averaging.
         dtype: Of the module and of floating-point data.
@@ -117,6 +118,7 @@ class Entry:
     sizes: Sequence[int] = SIZES
     callbacks: Callable[[], list[Callback]] = list
     trainer: Mapping[str, Any] = field(default_factory=dict)
+    loggers: int = 1
     federated: Mapping[str, Any] = field(default_factory=dict)
     algorithm: Callable[..., AggregationCallback] = average
     dtype: torch.dtype = torch.float64

@@ -59,14 +59,14 @@ class Fit:
 def fit(entry: Entry, executor: str) -> Fit:
     """Train an entry with an executor."""
     module = entry.make()
-    logger = CallRecorder()
+    loggers = [CallRecorder() for _ in range(entry.loggers)]
     callbacks = entry.callbacks()
     printed = io.StringIO()
     federation = entry.datamodule() if entry.datamodule else data_module(entry)
     leave_out = {"clients_at_once"} if executor == "sequential" else set()
     federated = {name: value for name, value in entry.federated.items() if name not in leave_out}
     aggregation = entry.algorithm(executor=executor, seed=0, **federated)
-    options = {"max_epochs": ROUNDS, "logger": logger, "log_every_n_steps": 1, **entry.trainer}
+    options = {"max_epochs": ROUNDS, "logger": loggers, "log_every_n_steps": 1, **entry.trainer}
     trainer = quiet_trainer(callbacks=[*callbacks, aggregation], **options)
     with warnings.catch_warnings(), redirect_stdout(printed):
         warnings.simplefilter("ignore")
@@ -75,7 +75,7 @@ def fit(entry: Entry, executor: str) -> Fit:
         seconds = time.process_time() - begun
     values = {**trainer.callback_metrics, "global_step": trainer.global_step, "rounds": trainer.current_epoch}
     outside = [entry.outside(), notes(callbacks), parts_of(printed.getvalue())]
-    seen = [module, outside, logger.calls, values]
+    seen = [module, outside, [call for logger in loggers for call in logger.calls], values]
     everything = outcome(*seen, leave_out=[])
     everything.values |= {f"type of {name}": str(value.dtype) for name, value in trainer.callback_metrics.items()}
     return Fit(

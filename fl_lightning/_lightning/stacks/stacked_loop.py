@@ -93,7 +93,7 @@ class StackedLoop:
         if optimizers[0]._optimizer_step_pre_hooks or optimizers[0]._optimizer_step_post_hooks:
             yield "the optimizer has step hooks, which see one model at a time"
         for path, parameter in module.named_parameters():
-            if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
+            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
                 yield f"the parameter {path!r} has hooks, which see one model at a time"
         for path, part in module.named_modules():
             if isinstance(part, torch.jit.ScriptModule):
@@ -160,10 +160,9 @@ class StackedLoop:
         schedulers = list(self.schedules_by_step())
         if not schedulers:
             return set()
-        held: list[Any] = [*schedulers]
-        for optimizer in self.trainer.optimizers:
-            held += [optimizer, optimizer.param_groups, *optimizer.param_groups]
-        return {id(each) for each in held}
+        [optimizer] = self.trainer.optimizers
+        held: list[Any] = [*schedulers, optimizer, optimizer.param_groups, *optimizer.param_groups]
+        return set(map(id, held))
 
     @property
     def takes_index(self) -> bool:

@@ -154,15 +154,17 @@ class CapturedStep:
     Args:
         stacked: Its loop.
         vector: The federated state of its module.
+        ordered: Whether clients that train alone do so in the order of their slots, by which they count steps.
 
     Raises:
         CannotVectorize: If a metric object has hooks, or torch does not say what a step changes.
     """
 
-    def __init__(self, stacked: StackedLoop, vector: StateVector) -> None:
+    def __init__(self, stacked: StackedLoop, vector: StateVector, ordered: bool = True) -> None:
         if not all(hasattr(config, name) for name in _OPTIONS):
             raise CannotVectorize(f"torch {torch.__version__} does not say what a step changes other than its tensors")
         self._vector = vector
+        self._ordered = ordered
         self._module = stacked.module
         self._trainer = WatchedTrainer(stacked.trainer)
         #: The precision in which Lightning runs a step.
@@ -372,6 +374,11 @@ class CapturedStep:
         """
         if dependence.refusal is not None:
             raise CannotVectorize(dependence.refusal)
+        if dependence.counts_steps and not self._ordered:
+            raise CannotVectorize(
+                "`training_step` reads `global_step`, and clients of an asynchronous algorithm count steps in the "
+                "order of their arrival"
+            )
         check_sizes(source)
         with self._context():
             reader = Reader(source, self._metrics.known, loss, assigned or {}, self._hook or "training_step")

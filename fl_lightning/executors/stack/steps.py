@@ -48,8 +48,7 @@ class StackAtWork:
         batch_size: The samples of most batches, B.
         journal: What the clients have logged.
         loop: The module's loop.
-        steps_before: Of each client, the optimizer steps that all clients have made before it when it begins; ``None``
-            where clients alone train in another order.
+        steps_before: Of each client, the optimizer steps that all clients have made before it when it begins.
         keeps_settings: Whether the optimizer's settings change from step to step, and are kept for logs.
     """
 
@@ -62,13 +61,11 @@ class StackAtWork:
     batch_size: int
     journal: Journal
     loop: StackedLoop
-    steps_before: list[int] | None
+    steps_before: list[int]
     keeps_settings: bool
 
     def steps_so_far(self, rows: Sequence[int], step: int) -> list[int]:
         """Return the optimizer steps of all clients up to a step of each of some clients."""
-        if self.steps_before is None:
-            return [step] * len(rows)
         return [self.steps_before[row] + step for row in rows]
 
     def step(self, gradients: GradientList, entries: Entries, step: int, active: int) -> None:
@@ -311,11 +308,6 @@ class GroupedSteps(StackSteps):
             is_short = batch.size() != self._stack.batch_size
             counts = self._stack.steps_so_far(members, step)
             for places, captured, inputs in self._captured.of_each(batch, index, counts, short=is_short):
-                if captured.dependence.counts_steps and self._stack.steps_before is None:
-                    raise CannotVectorize(
-                        "`training_step` reads `global_step`, and clients of an asynchronous algorithm count steps in "
-                        "the order of their arrival"
-                    )
                 if not captured.dependence.changes:
                     self._steps[form] = captured, inputs
                 if len(places) == len(members):

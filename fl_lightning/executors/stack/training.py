@@ -44,7 +44,7 @@ class StepRunner:
     def __init__(self, training: LocalTraining, stacked: StackedLoop) -> None:
         precision = training.trainer.precision_plugin
         self.stacked = stacked
-        self.captured = CapturedStep(stacked, training.vector)
+        self.captured = CapturedStep(stacked, training.vector, ordered=not training.algorithm.schedule.asynchronous)
         self.check = Check(self.captured, training.vector, mixed="mixed" in str(precision.precision))
         self.weighted = WeightedSteps(self.captured, self.check)
         self.hooks = GradientHooks(self.captured, stacked, training.vector)
@@ -69,9 +69,6 @@ class StackTraining:
         self._source = make_source(training, tasks, runner.stacked.transfer, generators)
         models = ModelStack(training.vector, [member.start for member in members])
         windows = [training.batches.windows(task) for task in tasks]
-        steps_before: list[int] | None = None
-        if not training.algorithm.schedule.asynchronous:
-            steps_before = _steps_before(runner.stacked.steps_so_far, tasks, windows)
         #: What the clients have logged.
         self.journal = Journal()
         self._stack = StackAtWork(
@@ -84,7 +81,7 @@ class StackTraining:
             batch_size=self._source.largest or training.batches.largest(tasks),
             journal=self.journal,
             loop=runner.stacked,
-            steps_before=steps_before,
+            steps_before=_steps_before(runner.stacked.steps_so_far, tasks, windows),
             keeps_settings=bool(training.client_loop.optimizers.by_step),
         )
         lengths = [len(own) for own in windows]

@@ -138,7 +138,6 @@ LONG = [
     prepared("weight_norm", lambda m: parametrizations.weight_norm(m.layers[0])),
     prepared("spectral_norm", lambda m: parametrizations.spectral_norm(m.layers[0])),
     changed("penalty by the optimizer's list", penalty_of_optimizer),
-    prepared("spectral_norm by hook", lambda m: nn.utils.spectral_norm(m.layers[0])),
     *one_by_one(
         losing("unit rows under no_grad", unit_rows),
         losing("unit rows by .data", unit_rows_by_data),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping, LearningRateMonitor, TQDMProgressBar
+from lightning.pytorch.callbacks import Callback, EarlyStopping, TQDMProgressBar
 
 from zoo.entry import UNEQUAL, Entry, one_by_one
 from zoo.modules.base import Classifier
@@ -75,7 +75,6 @@ def stopping() -> list[Callback]:
 
 
 BAR = {"enable_progress_bar": True}
-MONITOR = {"callbacks": lambda: [LearningRateMonitor("epoch")], "not_by_hand": ("lr-",)}
 ENTRIES = [
     Entry(
         "EarlyStopping on a step value", LogsStepAndEpoch, sizes=UNEQUAL, callbacks=stopping, trainer={"max_epochs": 8}
@@ -88,7 +87,6 @@ ENTRIES = [
 ]
 LONG = [
     Entry("subclass of a progress bar", Classifier, callbacks=lambda: [OwnBar(refresh_rate=0)], trainer=BAR),
-    Entry("LearningRateMonitor by epoch", Classifier, **MONITOR),
     *one_by_one(
         doubled("precision"),
         doubled("callback"),

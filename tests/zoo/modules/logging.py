@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from fl_lightning import QFedAvg, Scaffold
 from zoo.entry import UNEQUAL, Entry, one_by_one
@@ -23,26 +22,6 @@ class LogsStepAndEpoch(Classifier):
         return loss
 
 
-class SharedStep(Classifier):
-    """One step for all stages, with the stage in the names."""
-
-    def shared_step(self, batch: Any, stage: str) -> dict[str, Tensor]:
-        x, y = batch
-        logits = self(x)
-        loss = F.cross_entropy(logits, y)
-        self.log(f"{stage}/loss", loss, on_epoch=True, on_step=False, batch_size=len(y))
-        self.log(f"{stage}/entropy", torch.distributions.Categorical(logits=logits).entropy().mean())
-        return {"loss": loss, "logits": logits.detach()}
-
-    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
-        return self.shared_step(batch, "train")
-
-
-class NoBatchIndex(Classifier):
-    def training_step(self, batch: Any) -> Tensor:  # type: ignore[override]
-        return self.loss(batch, 0)
-
-
 class SkipsBatches(Classifier):
     """Returns nothing for the second batch of a client."""
 
@@ -51,13 +30,21 @@ class SkipsBatches(Classifier):
 
 
 class LogsReductions(Classifier):
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+    """Logs in a step for all stages, which returns more than the loss."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+        return self.shared_step(batch, batch_idx, "train")
+
+    def shared_step(self, batch: Any, batch_idx: int, stage: str) -> dict[str, Tensor]:
         loss = self.loss(batch, batch_idx)
+        logits = self(batch[0])
+        self.log(f"{stage}/entropy", torch.distributions.Categorical(logits=logits).entropy().mean())
         for reduce in ("min", "max", "sum", "mean"):
             self.log(f"loss_{reduce}", loss, on_step=False, on_epoch=True, reduce_fx=reduce)
         self.log("weighted", loss, on_step=False, on_epoch=True, batch_size=1)
+        self.log("as many", loss, on_step=False, on_epoch=True, batch_size=len(batch[1]))
         self.log("samples", float(len(batch[1])), on_step=False, on_epoch=True, reduce_fx="sum")
-        return loss
+        return {"loss": loss, "logits": logits.detach()}
 
 
 class LogsParameters(Classifier):
@@ -129,10 +116,7 @@ ENTRIES = [
     ),
 ]
 LONG = [
-    Entry("logs step and epoch", LogsStepAndEpoch),
     Entry("logs narrow types", LogsTypes, tolerance=1e-05),
-    Entry("shared step, returns a dict", SharedStep),
-    Entry("training_step(batch)", NoBatchIndex),
     Entry("logs a count of steps, losses first", CountsInBuffer, by_hand=False, algorithm=partial(QFedAvg, 1.0, 1.0)),
     *one_by_one(Entry("returns None for a batch index", SkipsBatches)),
 ]

@@ -24,7 +24,7 @@ class ComputesCollection(Classifier):
         metrics = MetricCollection({"acc": MulticlassAccuracy(CLASSES), "f1": MulticlassF1Score(CLASSES)})
         self.train_metrics = metrics.clone(prefix="train_")
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Any) -> Tensor:  # type: ignore[override]
         x, y = batch
         logits = self(x)
         self.train_metrics.update(logits, y)
@@ -38,8 +38,8 @@ class ComputesCollection(Classifier):
 class LogsCollection(ComputesCollection):
     """Logs the collection itself."""
 
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = super().training_step(batch, batch_idx)
+    def training_step(self, batch: Any) -> Tensor:  # type: ignore[override]
+        loss = super().training_step(batch)
         self.log_dict(self.train_metrics, on_step=False, on_epoch=True)
         return loss
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from lightning.pytorch.callbacks import Callback, LearningRateMonitor
 from torch import Tensor
 from torch.optim import lr_scheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -35,7 +36,7 @@ def scheduled(
     schedule: Callable[[Any, Any], Any], interval: str, module: type[WithOptimizer] = WithOptimizer
 ) -> Callable[[], WithOptimizer]:
     def make(module: Any) -> Any:
-        optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
+        optimizer = two_groups(module)
         made = schedule(optimizer, module)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": made, "interval": interval}}
 
@@ -153,6 +154,11 @@ class HooksAll(Classifier):
         del self.handle
 
 
+def monitors() -> list[Callback]:
+    """Return monitors of rates, momenta and decays, by step and by epoch."""
+    return [LearningRateMonitor(interval, True, True) for interval in (None, "step", "epoch")]
+
+
 def head(module: Any) -> Any:
     return torch.optim.SGD(module.layers[2].parameters(), lr=0.1)
 
@@ -161,10 +167,16 @@ ENTRIES = [
     Entry("parameter groups", lambda: WithOptimizer(two_groups), federated=TWO_EPOCHS),
     Entry("plain SGD at two rates", lambda: WithOptimizer(plain_groups)),
     Entry("OneCycleLR by step", scheduled(one_cycle, "step")),
-    Entry("accumulates, schedule by step", scheduled(exponential, "step"), trainer=TWICE, federated=TWO_EPOCHS),
+    Entry(
+        "accumulates, schedule by step",
+        scheduled(exponential, "step"),
+        callbacks=monitors,
+        not_by_hand=("lr-",),
+        trainer=TWICE,
+        federated=TWO_EPOCHS,
+    ),
 ]
 LONG = [
-    Entry("SGD, momentum", plain(SGD, lr=0.1, momentum=0.9), federated=TWO_EPOCHS),
     Entry("SGD, weight decay", plain(SGD, lr=0.1, weight_decay=0.1)),
     Entry("SGD, Nesterov", plain(SGD, lr=0.1, momentum=0.9, nesterov=True), federated=TWO_EPOCHS),
     Entry("SGD, maximize", plain(SGD, lr=0.01, maximize=True)),
@@ -182,7 +194,6 @@ LONG = [
     Entry("two lists from configure_optimizers", lambda: WithOptimizer(lists)),
     Entry("warm-up and cosine by step", scheduled(warmup, "step")),
     Entry("inverse root by step", scheduled(inverse_root, "step"), federated=TWO_EPOCHS),
-    Entry("accumulates two batches", Classifier, trainer=TWICE),
     Entry(
         "accumulates three, two epochs",
         plain(Adam, lr=0.01),

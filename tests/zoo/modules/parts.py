@@ -61,7 +61,7 @@ class PullByLoss(LocalObjective):
             pull=client.loss(),
             linear=linear if client.task.client % 2 else None,
             weight_decay=0.1 * client.task.client * (client.task.round == 1),
-            frozen=frozenset([1] * (client.task.round == 2)),
+            frozen=frozenset([1, 2] * (client.task.round == 2)),
         )
 
 
@@ -73,13 +73,15 @@ class OwnByLoss(ProximalModels):
 
 
 class Pull(Term):
-    """Pulls back to the start."""
+    """Pulls back to the start, and along the linear term."""
 
     strength = 0.05
 
     def add(self, parameters: Any, start: Any, linear: Any) -> None:
         for parameter, received in zip(parameters, start, strict=True):
             parameter.grad.add_(parameter.detach() - received, alpha=self.strength)
+        for parameter, own in zip(parameters, linear, strict=False):
+            parameter.grad.add_(own)
 
 
 class Stacking(Pull):
@@ -101,7 +103,9 @@ class Kept(LocalObjective):
 def decaying() -> Kept:
     """Return corrections with a decay of each client's own."""
     numbers = count()
-    return Kept(lambda: Stacking(weight_decay=0.1 * next(numbers)))
+    # The module has 59 parameters.
+    linear = torch.linspace(-0.1, 0.1, 59, dtype=torch.float64)
+    return Kept(lambda: Stacking(weight_decay=0.1 * next(numbers), linear=next(numbers) * linear))
 
 
 class Measured(Classifier):
