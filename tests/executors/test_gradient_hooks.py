@@ -134,9 +134,6 @@ class AveragesUnderAdam(Averages):
         return torch.optim.Adam(self.layers.parameters(), lr=0.01)
 
 
-CLIPPED: dict[str, Any] = {"algorithm": partial(Scaffold, 1.0), "trainer": {"gradient_clip_val": 0.1}}
-
-
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -145,7 +142,7 @@ CLIPPED: dict[str, Any] = {"algorithm": partial(Scaffold, 1.0), "trainer": {"gra
         (ClampsAndAddsNoise, {"trainer": {"precision": "64-true"}}),
         (DoublesFromTheSecondRoundOn, {}),
         # Hooks see gradients with an objective's correction.
-        (LogsTheNorm, {"sizes": (8, 12, 6), **CLIPPED}),
+        (LogsTheNorm, {"algorithm": partial(Scaffold, 1.0), "trainer": {"gradient_clip_val": 0.1}, "sizes": (8, 9, 6)}),
         (Averages, {}),
         (AveragesUnderAdam, {}),
     ],
@@ -202,9 +199,6 @@ class AveragesUnderASchedule(Averages):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-SEES_ONE = "LogsTheNorm overrides `on_before_optimizer_step`, which sees one model at a time"
-
-
 @pytest.mark.parametrize(
     ("kind", "cause", "options"),
     [
@@ -212,7 +206,7 @@ SEES_ONE = "LogsTheNorm overrides `on_before_optimizer_step`, which sees one mod
         (WritesToAShared, "a hook writes to a tensor of which there is one", {}),
         (LooksForInfinities, "Python decides by a tensor's value", {}),
         (TrainsItsHead, "TrainsItsHead overrides `on_before_optimizer_step`, ", {}),
-        (LogsTheNorm, SEES_ONE, {"trainer": {"accumulate_grad_batches": 2}}),
+        (LogsTheNorm, "LogsTheNorm overrides `on_before_optimizer_step`", {"trainer": {"accumulate_grad_batches": 2}}),
         (ReadsOutputs, "`on_train_batch_end` reads `outputs`, ", {}),
         (CountsBatches, "`on_train_batch_end` changes `self.kept`, of which there is one", {}),
         (AveragesUnderASchedule, "AveragesUnderASchedule overrides `on_train_batch_end`", {}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from torchmetrics.classification import MulticlassF1Score
 from zoo.fitting import ends_alike
 from zoo.modules.base import Changed
 
+from fl_lightning import FedBuff
 from fl_lightning.parts import Exchange
 
 #: The last batch of the last client has two samples, whose step is captured, too.
@@ -76,7 +78,7 @@ class UsesFeaturesOfAHook(Kept):
 
 def uses_features(m: Any, loss: Tensor, batch: Any, index: int) -> Tensor:
     penalty = m.shown["hidden"].square().mean()
-    m.shown["hidden"] = m.shown["hidden"].detach()
+    m.shown["hidden"] = [m.shown["hidden"].detach(), penalty.detach()]
     return loss + penalty
 
 
@@ -226,7 +228,8 @@ STACKED: dict[str, Any] = {
     "sets a mode and a buffer": (lambda: SetsAMode(plain), {"trainer": ONE_ROUND}),
     "global step in the loss": (lambda: Kept(anneals), {}),
     "global step decides": (lambda: Kept(logs_each_third_step), {}),
-    "round decides": (lambda: Kept(decides_by_the_round), {"trainer": FOUR_ROUNDS}),
+    # Clients of several rounds are at work.
+    "rounds": (lambda: OneCycle(decides_by_the_round), {"algorithm": partial(FedBuff, 1, 3), "trainer": FOUR_ROUNDS}),
     "raises for bad values": (lambda: Kept(raises_for_nan), {}),
     "weighs, reverses, checkpoints, asserts": (lambda: Kept(weighs_and_reverses), {"trainer": ONE_ROUND}),
     "LSTM": (lambda: recurrent(nn.LSTM), {"trainer": ONE_ROUND}),
@@ -315,10 +318,12 @@ def test_other_steps_train_one_after_the_other(change: Any, cause: str, kind: ty
     assert cause in str(ends_alike(lambda: kind(change)))
 
 
-class ScalesByTheLoss(Exchange):
-    """Scales a client's update by what the module holds when the client ends: its loss, or a weight."""
-
+class Idle(Exchange):
     module: Any = None
+
+
+class ScalesByTheLoss(Idle):
+    """Scales a client's update by what the module holds when the client ends: its loss, or a weight."""
 
     def upload(self, result: Any) -> Any:
         loss = self.module.last
@@ -327,11 +332,12 @@ class ScalesByTheLoss(Exchange):
 
 @pytest.mark.parametrize("change", [reads_it_in_every_second_step, plain])
 def test_what_a_part_may_read_when_a_client_ends_is_the_clients_own(change: Any) -> None:
-    exchange = ScalesByTheLoss()
+    # A part that does nothing comes before it.
+    exchange = [Idle(), ScalesByTheLoss()]
 
     def make() -> Kept:
-        exchange.module = Kept(change)
-        return exchange.module
+        exchange[1].module = Kept(change)
+        return exchange[1].module
 
     # No client has a second batch.
     cause = ends_alike(make, sizes=(4, 4, 4), federated={"exchange": exchange}, trainer=ONE_ROUND)

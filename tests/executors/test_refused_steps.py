@@ -155,8 +155,8 @@ class Counts(torch.optim.lr_scheduler.LRScheduler):
 
 def every_second_batch(module: Any) -> Any:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-    return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step", "frequency": 2}}
+    schedules = torch.optim.lr_scheduler.StepLR(optimizer, 3), torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    return [optimizer], [{"scheduler": own, "interval": "step", "frequency": n} for n, own in enumerate(schedules, 1)]
 
 
 @pytest.mark.parametrize(("sizes", "cause"), [((16, 20, 16), "None"), ((16, 12, 16), "clients count unequally")])

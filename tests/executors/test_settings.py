@@ -10,7 +10,7 @@ import torch
 from helpers.algorithms import Net, data
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, RMSprop
-from zoo import entry
+from zoo.entry import tensors, words
 from zoo.fitting import ends_alike
 
 from fl_lightning import FedAvg, FedDyn, FedProx, Scaffold, TensorDataModule
@@ -46,12 +46,8 @@ def test_the_number_of_clients_at_once_changes_nothing_but_rounding(number: int)
     assert ends_alike(Net, 1e-8, datamodule=data, algorithm=partial(FedAvg, 5), federated=federated) is None
 
 
-def words() -> TensorDataModule:
-    return TensorDataModule(entry.words((8, 12, 6), torch.float32).clients, batch_size=4)
-
-
-def images() -> TensorDataModule:
-    return TensorDataModule(entry.tensors((3, 16, 16), (8, 12), torch.float32).clients, batch_size=4)
+WORDS = partial(TensorDataModule, words((8, 12, 6), torch.float32).clients, batch_size=4)
+IMAGES = partial(TensorDataModule, tensors((3, 16, 16), (8, 12), torch.float32).clients, batch_size=4)
 
 
 def digits() -> DigitsDataModule:
@@ -67,9 +63,9 @@ MODELS: dict[str, tuple[Any, Any, Any, float]] = {
         partial(FedDyn, 0.3, 5, penalty="weight_decay", scale_alpha="none"),
         1e-7,
     ),
-    "characters": (partial(CharLSTM, 10, hidden_size=6, recurrence="plain"), words, partial(FedAvg, 1.0), 1e-7),
+    "characters": (partial(CharLSTM, 10, hidden_size=6, recurrence="plain"), WORDS, partial(FedAvg, 1.0), 1e-7),
     "digits, augmented": (partial(MLPClassifier, 3072, (4,)), digits, partial(FedAvg, 3), 1e-4),
-    "convolutions": (partial(ConvNetClassifier, 3, image_size=16, channels=(2, 4)), images, partial(FedAvg, 1.0), 1e-4),
+    "convolutions": (partial(ConvNetClassifier, 3, image_size=16, channels=(2, 4)), IMAGES, partial(FedAvg, 1.0), 1e-4),
 }
 
 

@@ -76,7 +76,7 @@ def of_matrices(module: Any, x: Tensor, y: Tensor) -> Tensor:
 def reads_again(module: Any, x: Tensor, y: Tensor) -> Tensor:
     """Reads results after an operation that could write there, also in the backward pass, and multiplies by ones."""
     first, _, last = module.layers
-    hidden = first(x)
+    hidden = first(x @ module.square)
     module.log("hidden", hidden.mean(), on_step=False, on_epoch=True)
     loss = F.cross_entropy(last(F.gelu(hidden * 3) / 2), y)
     return loss + (hidden.relu() - torch.ones_like(hidden) * hidden.square()).square().mean()
