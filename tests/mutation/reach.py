@@ -185,11 +185,9 @@ class Reach:
     def choose(self, function: str, first: str | None, budget: float, whole_file: bool = False) -> dict[str, float]:
         """Return tests that reach a function and their seconds: ``first``, then as many as the budget allows.
 
-        Tests of the function's file or room come before others, as in ``make fast``, quick tests before slow ones, and
-        tests before further cases of the same one; those of a file stay together. A function that no test is seen to
-        reach (it runs in other processes) has the quickest of each file. Tests that reach anything in the function's
+        The nearest and quickest come first; those of a file stay together. Tests that reach anything in the function's
         file come last, if they are asked for: of a function whose results are cached, only one test is seen to reach
-        it.
+        it. A function that no test is seen to reach (it runs in other processes) has the quickest of each file.
         """
         reached = self.tests[function] or {
             min(tests, key=self.seconds.__getitem__) for tests in by_file(self.seconds).values()

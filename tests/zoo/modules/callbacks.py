@@ -87,8 +87,5 @@ ENTRIES = [
 ]
 LONG = [
     Entry("subclass of a progress bar", Classifier, callbacks=lambda: [OwnBar(refresh_rate=0)], trainer=BAR),
-    *one_by_one(
-        doubled("precision"),
-        doubled("callback"),
-    ),
+    *one_by_one(doubled("precision"), doubled("callback")),
 ]

@@ -37,9 +37,6 @@ def hard(module: Any, x: Tensor, y: Tensor) -> Tensor:
 
 ENTRIES = [
     losing("mean squared error, squeezed", lambda m, x, y: F.mse_loss(m(x)[:, :1].squeeze(1), y.to(x.dtype))),
-    *one_by_one(
-        losing("hard samples by mask", hard),
-        Entry("gradients inside of the step", StepsBack),
-    ),
+    *one_by_one(losing("hard samples by mask", hard), Entry("gradients inside of the step", StepsBack)),
 ]
 LONG = [*one_by_one(Entry("gradient penalty", GradientPenalty))]

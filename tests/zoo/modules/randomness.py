@@ -114,10 +114,7 @@ ENTRIES = [
     draws("uniform, and normal by name", lambda x: torch.rand(x.shape) + normal_by_name(x)),
     Entry("mixup with torch's Beta", MixupOfTorch),
     Entry("a draw of no use before another", lambda: Draws(draws_more), sizes=WHOLE, by_hand=False),
-    *one_by_one(
-        Entry("augmentation and dropout", Augmented),
-        draws("seeds in the step", seeds),
-    ),
+    *one_by_one(Entry("augmentation and dropout", Augmented), draws("seeds in the step", seeds)),
 ]
 LONG = [
     draws("dropout in place", in_place),
