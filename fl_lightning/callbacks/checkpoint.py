@@ -167,7 +167,7 @@ class FederatedCheckpoint(ChosenCheckpoint):
         folder = str(self.dirpath)
         # A remote store takes a file whole or not at all.
         if "://" in folder:
-            self.last_model_path = f"{folder}/{self.CHECKPOINT_NAME_LAST}{self.FILE_EXTENSION}"
+            self.last_model_path = f"{folder.rstrip('/')}/{self.CHECKPOINT_NAME_LAST}{self.FILE_EXTENSION}"
             trainer.save_checkpoint(self.last_model_path, weights_only=False)
             return
         if self._last is None:
@@ -204,7 +204,7 @@ class FederatedCheckpoint(ChosenCheckpoint):
         folder = str(self.dirpath)
         if "://" in folder:
             # Lightning leaves out which store it is.
-            return {f"{folder}/{Path(path).name}" for path in paths}
+            return {f"{folder.rstrip('/')}/{Path(path).name}" for path in paths}
         chosen = set()
         newest = {path.replace(f".previous{self.FILE_EXTENSION}", self.FILE_EXTENSION) for path in paths}
         for path in map(Path, newest):

@@ -87,6 +87,7 @@ class StateVector:
         names = [*buffers, *self._further(buffers)]
         self._buffers = [_place_in(parts, name) for name in names]
         tensors = self.tensors()
+        self._types = [tensor.dtype for tensor in tensors[len(named) :]]
         #: Where the tensors lie in the vector.
         self.layout = Layout.of_module(module, dict(zip([*named, *names], tensors, strict=True)), len(named))
         self._outside = [(name, *_place_in(parts, name)) for name in _others(module, tensors)]
@@ -156,9 +157,14 @@ class StateVector:
 
     def write(self, vector: Tensor) -> None:
         """Copy ``vector`` into the module."""
+        views = self.layout.views(vector)
+        for (held, key), view, dtype in zip(self._buffers, views[len(self.parameters) :], self._types, strict=True):
+            # A client's training has removed the tensor, which broke its round off.
+            if held[key] is None:
+                held[key] = torch.empty_like(view, dtype=dtype)
         with torch.no_grad():
-            for tensor, view in zip(self.tensors(), self.layout.views(vector), strict=True):
-                # A client's training has changed the shape, which broke its round off.
+            for tensor, view in zip(self.tensors(), views, strict=True):
+                # It has changed the shape.
                 if tensor.shape != view.shape:
                     tensor.resize_(view.shape)
                 tensor.copy_(view if tensor.is_floating_point() else _like(tensor, view))

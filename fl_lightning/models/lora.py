@@ -87,7 +87,7 @@ def add_lora(
     names = []
     # Each once, also one that has several names.
     chosen: dict[int, nn.Linear] = {}
-    left_out = []
+    left_out: dict[int, str] = {}
     for name, layer in module.named_modules(remove_duplicate=False):
         # The module itself has no name.
         if not name:
@@ -100,14 +100,14 @@ def add_lora(
         if is_linear:
             chosen[id(layer)] = layer
         elif isinstance(layer, (nn.Linear, nn.MultiheadAttention)):
-            left_out.append(f"{name} ({type(layer).__name__})")
+            left_out[id(layer)] = f"{name} ({type(layer).__name__})"
     if not chosen:
         there_are = ", ".join(names) or "none"
         raise ValueError(f"`targets` must name linear layers of the module, got {targets!r}. There are: {there_are}.")
     if left_out:
         rank_zero_warn(
-            f"`targets` match layers that get no adapters and are frozen: {', '.join(left_out)}. `add_lora` adds them "
-            "to layers of the class `nn.Linear`: build attention of these, or unfreeze what must be trained."
+            f"`targets` match layers that get no adapters and are frozen: {', '.join(left_out.values())}. `add_lora` "
+            "adds them to layers of the class `nn.Linear`: build attention of these, or unfreeze what must be trained."
         )
     trained: list[nn.Parameter] = []
     for part in module.modules():

@@ -223,7 +223,8 @@ def label_clients(axes: Axes, places: Sequence[int], names: Sequence[str]) -> No
         names: The name of each client.
     """
     width = 72 * axes.get_position().width * axes.figure.bbox.width / axes.figure.dpi
-    step = math.ceil(len(names) * _ROOM_OF_NAME / width)
+    # Where no score of a run is finite there is no client to label.
+    step = max(1, math.ceil(len(names) * _ROOM_OF_NAME / width))
     axes.set_xticks(places[::step], names[::step])
     letters = sum(len(name) for name in names)
     if letters > 30:

