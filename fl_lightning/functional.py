@@ -1,12 +1,25 @@
-"""Calls of modules with other tensors in the place of their own."""
+"""Tensors of modules by name, and calls of modules with other tensors in the place of these."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+
+def tensors_by_name(module: nn.Module) -> dict[str, Tensor]:
+    """Return a module's parameters and buffers by name."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def tensors_of_layers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield each layer's parameters and buffers by name: of a layer with several names by one, shared ones for each."""
+    for path, layer in module.named_modules():
+        for key, tensor in (*layer._parameters.items(), *layer._buffers.items()):
+            if tensor is not None:
+                yield f"{path}.{key}".lstrip("."), tensor
 
 
 def called_with(module: nn.Module, values: Mapping[str, Tensor], args: tuple[Any, ...]) -> Any:
@@ -20,11 +33,7 @@ def called_with(module: nn.Module, values: Mapping[str, Tensor], args: tuple[Any
         values: By the names of the module's tensors.
         args: What the module is called with.
     """
-    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    own = tensors_by_name(module)
     given = {id(own[name]): value for name, value in values.items()}
-    named: dict[str, Tensor] = {}
-    for path, layer in module.named_modules():
-        for key, tensor in (*layer._parameters.items(), *layer._buffers.items()):
-            if id(tensor) in given:
-                named[f"{path}.{key}".lstrip(".")] = given[id(tensor)]
+    named = {name: given[id(tensor)] for name, tensor in tensors_of_layers(module) if id(tensor) in given}
     return torch.func.functional_call(module, named, args, tie_weights=False)

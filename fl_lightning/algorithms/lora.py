@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fl_lightning.algorithms.base import AggregationCallback
+from fl_lightning.functional import tensors_of_layers
 from fl_lightning.parts.aggregations.adapters import AdapterMean, AdapterStack
 from fl_lightning.parts.aggregations.base import Aggregation, Weighting
 from fl_lightning.parts.aggregations.holders import HolderMean, Padding
@@ -194,10 +195,7 @@ def _weight_of(module: nn.Module, factor: str) -> tuple[str, Tensor]:
 
 def _check_foldable(module: nn.Module) -> None:
     """Raise ``ValueError`` if adapters are of another kind, or their frozen weights are other layers', too."""
-    # Of a layer with several names one.
-    every: list[tuple[str, Tensor | None]] = []
-    for path, layer in module.named_modules():
-        every += [(f"{path}.{own}".lstrip("."), parameter) for own, parameter in layer._parameters.items()]
+    every = list(tensors_of_layers(module))
     for name, _ in module.named_parameters():
         if "lora_A" not in name.split("."):
             continue
@@ -209,7 +207,7 @@ def _check_foldable(module: nn.Module) -> None:
                 f"{name!r}. Make them by it, or give another `mode`."
             )
         _, weight = _weight_of(module, name)
-        names = [other for other, parameter in every if parameter is weight]
+        names = [other for other, tensor in every if tensor is weight]
         if len(names) > 1:
             raise ValueError(
                 f'`mode="stack"` changes frozen weights, so layers must not share them, but {" and ".join(names)} are '

@@ -11,7 +11,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 
-from fl_lightning._lightning.checkpoint_files import before, save_whole, use_whole_files
+from fl_lightning._lightning.checkpoint_files import before, is_elsewhere, save_whole, use_whole_files
 from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.trainer_callbacks import ChosenCheckpoint
 from fl_lightning.files import is_whole, make_folder
@@ -164,16 +164,15 @@ class FederatedCheckpoint(ChosenCheckpoint):
         return algorithm.run.aggregated
 
     def _keep_last(self, trainer: pl.Trainer) -> None:
-        folder = str(self.dirpath)
         # A remote store takes a file whole or not at all.
-        if "://" in folder:
-            self.last_model_path = f"{folder.rstrip('/')}/{self.CHECKPOINT_NAME_LAST}{self.FILE_EXTENSION}"
+        if is_elsewhere(self.dirpath):
+            self.last_model_path = self._in_store(f"{self.CHECKPOINT_NAME_LAST}{self.FILE_EXTENSION}")
             trainer.save_checkpoint(self.last_model_path, weights_only=False)
             return
         if self._last is None:
             path = ""
             if trainer.is_global_zero:
-                path = str(self._path_of_last(Path(folder)))
+                path = str(self._path_of_last(Path(str(self.dirpath))))
             self._last = Path(trainer.strategy.broadcast(path))
             # An earlier fit's file may be damaged. Those of this fit are whole.
             self._is_whole = trainer.is_global_zero and is_whole(self._last)
@@ -181,6 +180,10 @@ class FederatedCheckpoint(ChosenCheckpoint):
         self.last_model_path = str(self._last)
         save_whole(trainer, self._last, keep_previous=self._is_whole)
         self._is_whole = True
+
+    def _in_store(self, name: str) -> str:
+        """Return the path of a file in the folder, which is in a remote store."""
+        return f"{str(self.dirpath).rstrip('/')}/{name}"
 
     def _path_of_last(self, folder: Path) -> Path:
         """Return the file that this run has written already, or one that no other run has."""
@@ -201,10 +204,9 @@ class FederatedCheckpoint(ChosenCheckpoint):
 
         The file that is chosen is compared with its checksums when it is read.
         """
-        folder = str(self.dirpath)
-        if "://" in folder:
+        if is_elsewhere(self.dirpath):
             # Lightning leaves out which store it is.
-            return {f"{folder.rstrip('/')}/{Path(path).name}" for path in paths}
+            return {self._in_store(Path(path).name) for path in paths}
         chosen = set()
         newest = {path.replace(f".previous{self.FILE_EXTENSION}", self.FILE_EXTENSION) for path in paths}
         for path in map(Path, newest):

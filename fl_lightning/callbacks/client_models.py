@@ -18,10 +18,11 @@ from fl_lightning._lightning.fit_trainer import fit_trainer
 from fl_lightning._lightning.processes import ends_with_fit
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.preprocessing import Preprocessing, choose
+from fl_lightning.functional import tensors_by_name
 from fl_lightning.parts.algorithm import Algorithm
 from fl_lightning.parts.federation import Federation
 from fl_lightning.parts.kept import by_key
-from fl_lightning.parts.layout import Layout, tensors_by_name
+from fl_lightning.parts.layout import Layout
 from fl_lightning.parts.messages import same_values
 from fl_lightning.parts.part import Part, personal_model, walk
 

@@ -16,7 +16,7 @@ from fl_lightning.callbacks.checkpoint import FederatedCheckpoint
 from fl_lightning.callbacks.client_models import PersonalModels, as_held, personal_parts
 from fl_lightning.data import FederatedDataModule
 from fl_lightning.data.targets import gives_targets, inputs_of
-from fl_lightning.parts.layout import tensors_by_name
+from fl_lightning.functional import tensors_by_name
 from fl_lightning.words import short_repr
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from fl_lightning.clients.state_vector import StateVector
-from fl_lightning.parts.layout import tensors_by_name
+from fl_lightning.functional import tensors_by_name
 from fl_lightning.parts.run import Run
 
 

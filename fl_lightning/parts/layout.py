@@ -244,11 +244,6 @@ class Layout:
         return Payload(values, math.nextafter(bits / values, 0))
 
 
-def tensors_by_name(module: nn.Module) -> dict[str, Tensor]:
-    """Return a module's parameters and buffers by name."""
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
-
-
 def _find_layers(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[Layer]:
     """Yield a module's layers, with the names of those of its tensors that are in the model."""
     names = {id(tensor): name for name, tensor in tensors.items()}

@@ -16,9 +16,9 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 from torch.utils.data import DataLoader
 
-from fl_lightning.functional import called_with
+from fl_lightning.functional import called_with, tensors_by_name
 from fl_lightning.parts.federation import Federation
-from fl_lightning.parts.layout import Layout, tensors_by_name
+from fl_lightning.parts.layout import Layout
 from fl_lightning.seeding import Stream, seeded
 
 #: What a model is to return for each row of logits, shape ``(rows, classes)``, and how far it is from that.
