@@ -19,7 +19,7 @@ from fl_lightning.report.drawing import COLORS, DASHES, MARKS, add_legend, color
 from fl_lightning.report.names import is_share, metric_name
 from fl_lightning.report.page import Picture
 from fl_lightning.report.published import Pair, published_pairs
-from fl_lightning.report.results import ALONE, DIAGNOSTICS, Results
+from fl_lightning.report.results import ALONE, DIAGNOSTICS, Results, groups_of
 
 #: A column of 3.25 inches has 748 pixels.
 _DPI = 230
@@ -245,8 +245,7 @@ def draw_spread(results: Results, data: str) -> Figure:
 
 def gains(results: Results) -> Iterator[Picture]:
     """Yield the gain of each client over training alone, for each data set and method."""
-    for name_of_data, clients in results.clients.dropna().groupby("data"):
-        data = str(name_of_data)
+    for (data,), clients in groups_of(results.clients.dropna(), "data"):
         figure = Figure()
         axes = figure.subplots()
         others = [name for name in results.methods if name != ALONE]

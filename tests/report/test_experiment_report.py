@@ -74,7 +74,7 @@ def write_everything(folder: Path) -> None:
         },
     )
     table = json.loads(json.dumps(read_json(folder / "table.json")).replace("FedAvg", "Local"))
-    table["data"]["easy"] |= {"validate_on_test": True, "smoothing": 2, "curves": ["val_acc", "val_loss"]}
+    table["data"]["soft"] |= {"validate_on_test": True, "smoothing": 2, "curves": ["val_acc", "val_loss"]}
     table["data"]["hard"] |= {"targets": [0.3], "stand_in": None}
     write_json(folder / "table.json", table)
     cells = folder / "cells"
@@ -85,28 +85,28 @@ def write_everything(folder: Path) -> None:
         rounds = iter(aggregated)
         curve = cells / f"hard-RADFed-{number}" / "curve.csv"
         change(curve, lambda row, rounds=rounds: {"fed/aggregated": next(rounds)})
-    guarantees = {"easy-RADFed": "fed/epsilon", "easy-Local": "fed/example_epsilon", "hard-RADFed": "fed/epsilon"}
+    guarantees = {"soft-RADFed": "fed/epsilon", "soft-Local": "fed/example_epsilon", "hard-RADFed": "fed/epsilon"}
     for cell, epsilon in {**guarantees, "hard-Local": "fed/epsilon"}.items():
         for run in range(6):
             spent = {epsilon: 1.5 + 0.125 * run, epsilon.replace("epsilon", "delta"): 1.5e-4}
             change(cells / f"{cell}-{run}" / "curve.csv", lambda row, spent=spent: spent)
     clients = {
-        "easy-Local-0": ["0,bonn,1,0.5", "1,lund,3,0.6"],
-        "easy-Local-1": ["0,bonn,1,0.7"],
-        "easy-RADFed-0": ["0,bonn,1,0.7", "1,lund,3,0.5", "2,pisa,2,0.3"],
-        "easy-RADFed-1": ["0,bonn,1,0.9"],
-        "easy-Never-0": ["1,lund,3,0.9"],
+        "soft-Local-0": ["0,bonn,1,0.5", "1,lund,3,0.6"],
+        "soft-Local-1": ["0,bonn,1,0.7"],
+        "soft-RADFed-0": ["0,bonn,1,0.7", "1,lund,3,0.5", "2,pisa,2,0.3"],
+        "soft-RADFed-1": ["0,bonn,1,0.9"],
+        "soft-Never-0": ["1,lund,3,0.9"],
         "hard-Local-0": ["1,lund,3,0.6"],
         "hard-RADFed-0": ["1,lund,3,0.5"],
     }
     for cell, lines in clients.items():
         (cells / cell / "clients.csv").write_text("\n".join(["client,name,samples,test_acc", *lines]))
     versions = {"python": "3.11", "torch": "2.9", "lightning": "2.6", "numpy": "2.3"}
-    for cell, day, seconds in (("easy-Local-0", 28, 60.0), ("easy-RADFed-5", 29, 120.0)):
+    for cell, day, seconds in (("soft-Local-0", 28, 60.0), ("soft-RADFed-5", 29, 120.0)):
         times = {"begun": f"2026-11-{day}T08:15:30+00:00", "ended": f"2026-11-{day}T09:20:30+00:00"}
         write_json(cells / cell / "run.json", {**versions, **times, "seconds": seconds, "device": "cpu"})
     tried = [(0.1, "0.5", "yes", ""), (1.0, "", "", "ValueError: x")]
-    points = [["easy", "RADFed", json.dumps({"lr": lr}), *rest] for lr, *rest in tried]
+    points = [["soft", "RADFed", json.dumps({"lr": lr}), *rest] for lr, *rest in tried]
     with (folder / "tuning.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["data", "method", "values", "val", "chosen", "error"], *points])
     (folder / "partitions").mkdir()
@@ -157,7 +157,7 @@ def write_errors(folder: Path) -> None:
     table = json.loads(json.dumps(read_json(path)).replace("_acc", "_mse").replace("Never", LONG_NAME))
     table |= {"folds": [0, 1, 2, 3], "among": "virtual"}
     # Of the last comparison only one data set has runs.
-    table["comparisons"] |= {"One of/two" + " and more" * 9: ["gone", "odd", "easy"], "None": ["gone", "odd"]}
+    table["comparisons"] |= {"One of/two" + " and more" * 9: ["gone", "odd", "soft"], "None": ["gone", "odd"]}
     table["data"]["hard"] |= {"stand_in": "Approximated.", "model": "$net"}
     write_json(path, table)
     # The errors of the second data set are large, and differ by little; the third method has one run of the first.
@@ -165,24 +165,24 @@ def write_errors(folder: Path) -> None:
     other = {"rounds": 8, "partition": "9876543210"}
     change(results, lambda row: other if row["data"] == "odd" and row["method"] == "RADFed" else {})
     [*lines, _] = results.read_text().splitlines()
-    lines += [line.replace(",RADFed,", f",{LONG_NAME},") for line in lines if line.startswith("easy,RADFed,1,1")]
+    lines += [line.replace(",RADFed,", f",{LONG_NAME},") for line in lines if line.startswith("soft,RADFed,1,1")]
     results.write_text("\n".join(line for line in lines if not line.startswith(("hard,FedAvg,1", "hard,RADFed,1"))))
     many = [f"{client},1,0.5" for client in range(101)]
-    for cell, clients in (("easy-RADFed-0", many), ("hard-FedAvg-0", many[:2]), ("hard-RADFed-0", many[1:3])):
+    for cell, clients in (("soft-RADFed-0", many), ("hard-FedAvg-0", many[:2]), ("hard-RADFed-0", many[1:3])):
         (folder / "cells" / cell / "clients.csv").write_text("\n".join(["client,samples,test_mse", *clients]))
     curve = "\n".join(f"{number},{1 / number},5,{20 * number},0.1" for number in range(1, 31))
-    for path in folder.glob("cells/easy-*/curve.csv"):
+    for path in folder.glob("cells/soft-*/curve.csv"):
         path.write_text(f"round,val_mse,fed/clients,fed/models_sent,fed/divergence\n{curve}")
     # Nothing is known of what the runs of the last data set have sent.
     for path in folder.glob("cells/odd-*/curve.csv"):
         path.write_text("round,val_mse\n1,0.5")
-    tried = ['easy,RADFed,"{""mu"": 1}",0.25,yes,', "hard,Never,{},,no score,E: x", "gone,RADFed,{},0.5,yes,"]
+    tried = ['soft,RADFed,"{""mu"": 1}",0.25,yes,', "hard,Never,{},,no score,E: x", "gone,RADFed,{},0.5,yes,"]
     (folder / "tuning.csv").write_text("\n".join(["data,method,values,val,chosen,error", *tried]))
 
 
 def test_the_page_of_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Gaps of twelve runs in four folds: 2, 5, 5 and 5 with mean 4.25: the second fold is the first of the nearest.
-    monkeypatch.setitem(GAPS, "easy", [1, 2, 3, 4, 5, 6, 4, 5, 6, 4, 5, 6])
+    monkeypatch.setitem(GAPS, "soft", [1, 2, 3, 4, 5, 6, 4, 5, 6, 4, 5, 6])
     # One run of each method, of which the baseline's has no error and the other's is as large as the published one.
     monkeypatch.setitem(GAPS, "odd", [40])
     monkeypatch.setitem(BASE, "odd", 0.0)
@@ -215,14 +215,14 @@ def test_the_report_of_a_run_on_the_command_line(tmp_path: Path, capsys: pytest.
 
 DAMAGED = {
     "a score": ("results.csv", ",0.51,", ",0.5x,"),
-    "a fold": ("results.csv", "easy,RADFed,0,", "easy,RADFed,?,"),
+    "a fold": ("results.csv", "soft,RADFed,0,", "soft,RADFed,?,"),
     "half a row": ("results.csv", ",0.51,", "\n"),
     "no score": ("results.csv", r"finished,[\d.-]+", "finished,"),
     "a table": ("table.json", '"among"', '"amid"'),
     "empty results": ("results.csv", "(?s).+", ""),
-    "an empty curve": ("cells/easy-RADFed-0/curve.csv", "(?s).+", ""),
-    "half a curve": ("cells/easy-RADFed-0/curve.csv", ",60,", ","),
-    "a curve": ("cells/easy-RADFed-0/curve.csv", ",60,", ",x,"),
+    "an empty curve": ("cells/soft-RADFed-0/curve.csv", "(?s).+", ""),
+    "half a curve": ("cells/soft-RADFed-0/curve.csv", ",60,", ","),
+    "a curve": ("cells/soft-RADFed-0/curve.csv", ",60,", ",x,"),
     "no results": ("results.csv", None, ""),
 }
 

@@ -70,7 +70,7 @@ def write_clients(folder: Path, header: str, clients: dict[str, list[str]], **op
 
 def results_beside_local(folder: Path, header: str, clients: dict[str, list[str]], **options: Any) -> Results:
     """Return results in which FedAvg is named Local, with the lines of ``clients.csv`` of some runs."""
-    cells = {f"easy-{run.replace('Local', 'FedAvg')}": lines for run, lines in clients.items()}
+    cells = {f"soft-{run.replace('Local', 'FedAvg')}": lines for run, lines in clients.items()}
     write_clients(folder, header, cells, **options)
     results, table = folder / "results.csv", folder / "table.json"
     results.write_text(results.read_text().replace(",FedAvg,", ",Local,"))
@@ -105,7 +105,7 @@ def test_clients_of_other_partitions_are_the_same_by_their_names_alone(
     tmp_path: Path, header: str, name: str, is_shown: bool
 ) -> None:
     lines = [f"0{name},4,0.5"]
-    write_clients(tmp_path, f"{header},test_acc", {"easy-FedAvg-0": lines, "easy-FedAvg-1": lines})
+    write_clients(tmp_path, f"{header},test_acc", {"soft-FedAvg-0": lines, "soft-FedAvg-1": lines})
     results = tmp_path / "results.csv"
     results.write_text(results.read_text().replace("abcdef0123", "fedcba3210", 1))
     assert (tables.client_score_table(read_results(tmp_path)) is not None) == is_shown
@@ -158,7 +158,7 @@ def test_a_published_number_is_compared_with_the_score_of_the_same_model(tmp_pat
     )
     assert [row[5] for row in rows(tables.published_table(best))] == ["53.50 ± 1.87", "40.00 ± 0.00"]
     # No curve says which of its rounds is the best on validation.
-    assert replace(best, table={**best.table, "select": "last"}).scores_by("best on validation", "easy") is None
+    assert replace(best, table={**best.table, "select": "last"}).scores_by("best on validation", "soft") is None
     # Where smaller scores are better, the smallest of a curve is the best.
     assert beside("min", "best on test", {"RADFed": 39.0}, **on_test, mode="min")[2] == "40.00 ± 0.00"
     # Without the test set's curves, or with those of another metric, nothing here is of that model.
@@ -187,18 +187,18 @@ def without_rows(folder: Path, *start: str) -> Results:
 
 def test_a_data_set_without_runs_is_in_the_table_of_finished_ones(tmp_path: Path) -> None:
     finished = tables.finished_table(without_rows(tmp_path, "hard"))
-    assert rows(finished) == [["easy", "6", "6", "0"], ["hard", "0", "0", "0"]]
+    assert rows(finished) == [["soft", "6", "6", "0"], ["hard", "0", "0", "0"]]
 
 
 @pytest.mark.usefixtures("without_drawing")
 def test_without_runs_of_the_baseline_nothing_is_compared_with_it(tmp_path: Path) -> None:
-    results = without_rows(tmp_path, "easy,FedAvg", "hard,FedAvg")
+    results = without_rows(tmp_path, "soft,FedAvg", "hard,FedAvg")
     assert rows(tables.score_table(results)) == [
-        ["easy", "accuracy, %", "53.50 ± 1.87"],
+        ["soft", "accuracy, %", "53.50 ± 1.87"],
         ["hard", "accuracy, %", "24.17 ± 0.41"],
     ]
     assert tables.relative_table(results) is tables.significance_table(results) is tables.paper_table(results) is None
-    assert figures.representative_fold(results, "easy") is None
+    assert figures.representative_fold(results, "soft") is None
     assert [*power_sentences(results), *figures.comparisons(results)] == []
     # Nor is there anything to compare it with, where it is the only method.
     alone = write_results(tmp_path / "alone", ["FedAvg"])
@@ -211,23 +211,23 @@ def test_runs_without_a_score_are_listed(tmp_path: Path) -> None:
     results.write_text(results.read_text().replace(",0.51,", ",nan,", 1).replace(",0.52,", ",inf,", 1))
     assert rows(tables.failed_table(read_results(tmp_path))) == [
         ["hard", "RADFed", "2", "0", "ValueError: x"],
-        ["easy", "RADFed", "0", "0", "`test_acc` is nan: the model may have diverged."],
-        ["easy", "RADFed", "0", "1", "`test_acc` is inf: the model may have diverged."],
+        ["soft", "RADFed", "0", "0", "`test_acc` is nan: the model may have diverged."],
+        ["soft", "RADFed", "0", "1", "`test_acc` is inf: the model may have diverged."],
     ]
 
 
 def test_cost_counts_models_in_rounds_of_fedavg(tmp_path: Path) -> None:
     curve = "round,val_acc,fed/clients,fed/dropped,fed/models_sent\n1,,5,0,20\n2,0.4,3,2,40\n3,0.6,4,1,60\n"
     write_results(tmp_path, targets=[0.5])
-    (tmp_path / "cells" / "easy-RADFed-0" / "curve.csv").write_text(curve)
+    (tmp_path / "cells" / "soft-RADFed-0" / "curve.csv").write_text(curve)
     results = read_results(tmp_path)
-    run = ("easy", "RADFed", 0, 0)
+    run = ("soft", "RADFed", 0, 0)
     # four vectors for each of five clients a round: three rounds count as six
     for target, cost in ((0.5, 6), (0.4, 4), (0.7, float("nan"))):
-        costs = tables.costs_to_target(results, "easy", target)
+        costs = tables.costs_to_target(results, "soft", target)
         assert costs.loc[run].tolist() == pytest.approx([cost, 6], nan_ok=True)
-    results.table["data"]["easy"]["mode"] = "min"
-    assert tables.costs_to_target(results, "easy", 0.45).loc[run, "cost"] == 4
+    results.table["data"]["soft"]["mode"] = "min"
+    assert tables.costs_to_target(results, "soft", 0.45).loc[run, "cost"] == 4
 
 
 def test_many_columns_become_rows(written: Results, monkeypatch: pytest.MonkeyPatch) -> None:
