@@ -49,7 +49,7 @@ class Noted(TQDMProgressBar):
 def test_tqdm_fills_one_bar_a_round(capsys: pytest.CaptureFixture[str], executor: Any) -> None:
     bar = Noted()
     trainer = run(bar, algorithm=FedAvg(1.0, seed=0, executor=executor))
-    assert bar.ends == [(8, 8), (8, 8)]
+    assert (bar.ends, bar.train_progress_bar.desc) == ([(8, 8), (8, 8)], "Round 2 of 2")  # no time is left
     assert "client" not in {**trainer.callback_metrics, **trainer.logged_metrics}
     shown = capsys.readouterr().out
     for text in ("Round 1 of 2", r"Round 2 of 2, [\d.]+ s left"):

@@ -39,13 +39,13 @@ class RoundBar:
         self._ends: deque[float] = deque([time.monotonic()], maxlen=_LATEST + 1)
 
     def name_round(self, number: int) -> None:
-        """Name the round of a number, from 1."""
-        bar = self._bar
-        if isinstance(bar, TQDMProgressBar):
-            bar.train_progress_bar.set_description_str(self._describe(number))
-        elif bar is not None and bar.progress is not None and bar.train_progress_bar_id is not None:
-            _make_room_for_metrics(bar.progress)
-            bar.progress.update(bar.train_progress_bar_id, description=self._describe(number))
+        """Name the round of a number, from 1, and the time that is left when it begins."""
+        self._name(number, self._time_left(number))
+
+    def end(self, number: int) -> None:
+        """Leave out the time that is left: the round of a number was the last one."""
+        if len(self._ends) > 1:
+            self._name(number, "")
 
     def fill(self, batches: int) -> None:
         """Fill the round's bar, and note how long the round took.
@@ -57,14 +57,29 @@ class RoundBar:
         if self._bar is not None:
             set_total(self._bar, batches)
 
-    def _describe(self, number: int) -> str:
-        rounds = self._trainer.max_epochs
-        if rounds is None or rounds < 0:
-            return f"Round {number}"
-        if len(self._ends) == 1:
-            return f"Round {number} of {rounds}"
+    def _name(self, number: int, time_left: str) -> None:
+        bar = self._bar
+        rounds = self._num_rounds
+        name = f"Round {number}{time_left}" if rounds is None else f"Round {number} of {rounds}{time_left}"
+        if isinstance(bar, TQDMProgressBar):
+            bar.train_progress_bar.set_description_str(name)
+        elif bar is not None and bar.progress is not None and bar.train_progress_bar_id is not None:
+            _make_room_for_metrics(bar.progress)
+            bar.progress.update(bar.train_progress_bar_id, description=name)
+
+    def _time_left(self, number: int) -> str:
+        """Return the words for the time of a round and all after it, empty if it is not known."""
+        rounds = self._num_rounds
+        if rounds is None or len(self._ends) == 1:
+            return ""
         pace = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
-        return f"Round {number} of {rounds}, {duration(pace * (rounds - number + 1))} left"
+        return f", {duration(pace * (rounds - number + 1))} left"
+
+    @property
+    def _num_rounds(self) -> int | None:
+        """The number of rounds, ``None`` if it is not limited."""
+        rounds = self._trainer.max_epochs
+        return None if rounds is None or rounds < 0 else rounds
 
 
 def _make_room_for_metrics(progress: Progress) -> None:

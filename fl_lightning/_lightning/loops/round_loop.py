@@ -294,6 +294,7 @@ class RoundLoop(_FitLoop, ABC):
         """Let clients do what is left after the last round, and call ``on_train_end``."""
         if self.is_unfinished:
             self.run_finish()
+        self._bar.end(self.round_index)
         super().on_run_end()
 
     def run_finish(self) -> None:
