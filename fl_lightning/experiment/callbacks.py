@@ -53,7 +53,7 @@ class CurveRecorder(Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Keep the round."""
         row: dict[str, Any] = {"round": trainer.current_epoch + 1}
-        for name, value in sorted(trainer.callback_metrics.items()):
+        for name, value in trainer.callback_metrics.items():
             # A round without validation still has the metrics of the last one.
             if self._validated or name not in self._of_validation:
                 row[name] = float(value)
