@@ -49,6 +49,7 @@ def with_published(**source: Any) -> dict[str, Any]:
 
 
 OWN = spec("faulty.OwnModel", in_features=3072, num_classes=10)
+F1 = spec("fl_lightning.ClientMetrics", metric={"object": "fl_lightning.metrics.weighted_f1"}, name="f1")
 WITHOUT_FOLDS = with_part("datamodule", {"split": spec("fl_lightning.ClientSplit")})
 #: What a table may not call: the folder is still there afterwards.
 REMOVE = spec("shutil.rmtree", path="kept")
@@ -104,7 +105,7 @@ ENTRIES = [
     with_data(stand_in=["x"]),
     with_data(score="test_accuracy"),
     with_data(score="val_acc_clients"),
-    with_data(monitor="val_f1_clients"),
+    {**with_data(monitor="val_f1_clients"), "methods": with_methods(FedAvg={"callbacks": [F1]})["methods"]},
     with_data(curves=["val_loss", "val_f1"]),
     with_data(curves=["test_acc"]),
     with_data(curves=["val_f1_clients"]),

@@ -254,7 +254,7 @@ def test_a_table_as_latex_and_csv() -> None:
     frame = pd.DataFrame(cells, index=pd.Index(["a<b", "c-d", "**options"], name="name_1"))
     table = Table("g", "50 % & more", frame)
     latex = table.to_latex()
-    assert r"name\_1 & score \\" in latex
+    assert "\\begin{tabular}{lr}\n\\toprule\nname\\_1 & score \\\\" in latex
     assert r"a$<$b & \bfseries $-$1.5 $\pm$ 0.2 \\" in latex
     assert r"c-d & 2 \\" in latex
     assert r"\caption{50 \% \& more}" in latex

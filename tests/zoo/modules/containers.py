@@ -116,6 +116,10 @@ def with_kind(holder: Any, kind: Any) -> Any:
     return holder
 
 
+def of_kind(x: Tensor, y: Tensor, kind: Any) -> BatchEncoding:
+    return with_kind(BatchEncoding({"x": x, "y": y}), kind)
+
+
 class OfKind(Classifier):
     """Asks whether a batch is an odd client's: ``is_odd(what is beside its inputs and classes)``."""
 
@@ -167,6 +171,7 @@ ENTRIES = [
         lambda x, y, odd: {"x": x, "y": y, "k": with_kind(Text("a"), odd)},
         lambda batch: batch["k"].kind,
     ),
+    *one_by_one(odd("batch is a BatchEncoding with an attribute", of_kind, lambda batch: batch.kind)),
     Entry("data scaled by a generator", OfDict, noisy),
     *one_by_one(Entry("labels by the model itself", PseudoLabels)),
 ]
