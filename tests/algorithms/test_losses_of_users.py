@@ -237,6 +237,7 @@ class Augmented(Net):
 
     def __init__(self) -> None:
         super().__init__()
+        self.head = nn.Linear(4, 3, bias=False).double()
         self.norm, self.drop = nn.BatchNorm1d(3).double(), nn.Dropout(0.5)
         self.own = torch.Generator().manual_seed(3)
         self.steps, self.saw = 0, list[Tensor]()
