@@ -237,6 +237,7 @@ class Augmented(Net):
 
     def __init__(self) -> None:
         super().__init__()
+        # Without a bias, so that a client's own head has none either.
         self.head = nn.Linear(4, 3, bias=False).double()
         self.norm, self.drop = nn.BatchNorm1d(3).double(), nn.Dropout(0.5)
         self.own = torch.Generator().manual_seed(3)

@@ -52,6 +52,6 @@ def test_modules(entry: Entry, executor: str) -> None:
         assert cause == CAUSES.get(entry.name, "None")
 
 
-def test_every_entry_has_a_name() -> None:
+def test_every_entry_has_a_name_and_every_cause_an_entry() -> None:
     names = {entry.name for entry in ENTRIES}
-    assert len(names) == len(ENTRIES) > 280
+    assert len(names | CAUSES.keys()) == len(ENTRIES) > 280

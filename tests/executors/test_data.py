@@ -72,7 +72,7 @@ def test_data_of_other_processes_are_stacked_and_so_are_tensors_beside_other_dat
 
 
 @pytest.mark.parametrize(("of_first", "of_second"), [([[4, 4]], [[4.5, 4.5]]), ([[4.0, 4.0]], [[4.5]])])
-def test_samples_of_other_types_and_shapes(of_first: Any, of_second: Any) -> None:
+def test_targets_of_other_types_and_shapes(of_first: Any, of_second: Any) -> None:
     clients = [(torch.ones(1, 1), targets) for targets in map(torch.tensor, (of_first, of_second))]
     callback = FedAvg(1.0, executor="vectorized")
     end = fit_quadratic(callback, Quadratic(0.25), clients, 1)

@@ -10,14 +10,13 @@ import torch
 import yaml
 from experiment.conftest import run_here
 from helpers.by_client import table_of_clients
-from helpers.small_table import small, spec, with_data, with_methods
+from helpers.small_table import F1, small, spec, with_data, with_methods
 
 from fl_lightning.command import main
 from fl_lightning.experiment import Findings, check_table, describe_plan, read_table
 from fl_lightning.experiment.check import _SHOWN, refuse_mistakes
 
 OWN = spec("faulty.OwnModel", in_features=3072, num_classes=10)
-F1 = spec("fl_lightning.ClientMetrics", metric={"object": "fl_lightning.metrics.weighted_f1"}, name="f1", pooled=True)
 CALLBACKS = [{"class_path": "lightning.pytorch.callbacks.Timer"}, spec("faulty.LogTests", path="log.txt")]
 #: Tables without mistakes.
 SOUND = [

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from helpers.by_client import table_of_clients
-from helpers.small_table import small, spec, with_data, with_methods
+from helpers.small_table import F1, small, spec, with_data, with_methods
 from helpers.written import all_told, assert_as_in, told
 
 from fl_lightning.experiment import read_table
@@ -49,7 +49,6 @@ def with_published(**source: Any) -> dict[str, Any]:
 
 
 OWN = spec("faulty.OwnModel", in_features=3072, num_classes=10)
-F1 = spec("fl_lightning.ClientMetrics", metric={"object": "fl_lightning.metrics.weighted_f1"}, name="f1")
 WITHOUT_FOLDS = with_part("datamodule", {"split": spec("fl_lightning.ClientSplit")})
 #: What a table may not call: the folder is still there afterwards.
 REMOVE = spec("shutil.rmtree", path="kept")
@@ -105,6 +104,7 @@ ENTRIES = [
     with_data(stand_in=["x"]),
     with_data(score="test_accuracy"),
     with_data(score="val_acc_clients"),
+    # FedAvg alone logs it, so RADFed is named.
     {**with_data(monitor="val_f1_clients"), "methods": with_methods(FedAvg={"callbacks": [F1]})["methods"]},
     with_data(curves=["val_loss", "val_f1"]),
     with_data(curves=["test_acc"]),

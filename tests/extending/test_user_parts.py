@@ -130,17 +130,15 @@ def test_the_server_keeps_its_type_whatever_a_part_returns(name: str) -> None:
     assert callback.algorithm.server.model.dtype == callback.algorithm.run.shown.dtype == torch.float32
 
 
-@pytest.mark.parametrize(
-    ("method", "expected"), [("upload", 4.0), ("download", 2.5), ("on_aggregate", 5.0), ("on_publish", 5.0)]
-)
-def test_updates_pass_the_first_exchange_first_and_models_the_last_one(method: str, expected: float) -> None:
-    # Clients at 0 go half the way to 2 and 4, by 1.5 in the mean: 2 * 1.5 + 1 = 4, and 2 * (1.5 + 1) = 5. Clients that
-    # receive 2 * (0 + 1) go to 2 and 3.
+@pytest.mark.parametrize(("method", "end"), [("upload", 4), ("download", 2.5), ("on_aggregate", 5), ("on_publish", 5)])
+def test_results_pass_exchanges_from_first_to_last_and_models_from_last_to_first(method: str, end: float) -> None:
+    # Clients go from 0 half the way to 2 and 4, by 1.5 in the mean. Upload: 2 * 1.5 + 1 = 4. On the server:
+    # 2 * (1.5 + 1) = 5. Download: both begin at 2 * (0 + 1) = 2, and go to 2 and 3.
     def way(of: Of) -> Way:
         return Way(**{method: (lambda result: result.with_vector(of(result.vector))) if method == "upload" else of})
 
     exchange = [way(lambda vector: 2 * vector), way(lambda vector: vector + 1)]
-    assert fit(FedAvg(1.0, exchange=exchange), lr=0.5) == expected
+    assert fit(FedAvg(1.0, exchange=exchange), lr=0.5) == end
 
 
 class Holding(parts.Exchange):

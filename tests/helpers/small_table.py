@@ -12,6 +12,7 @@ def spec(class_path: str, **arguments: Any) -> dict[str, Any]:
     return {"class_path": class_path, "init_args": arguments}
 
 
+F1 = spec("fl_lightning.ClientMetrics", metric={"object": "fl_lightning.metrics.weighted_f1"}, name="f1", pooled=True)
 TABLE: dict[str, Any] = {
     "name": "small",
     "data": {

@@ -24,7 +24,8 @@ DATA = {
     "datamodule": {"class_path": "a.Data"},
     "model": {"class_path": "b.Model"},
 }
-# two data sets, folds 0 and 1 with three seeds each; RADFed is better by 0.01 to 0.06 on the first, worse on the second
+# Two data sets, not in the order of the alphabet, with folds 0 and 1 and three seeds each. RADFed is better by 0.01 to
+# 0.06 on the first, and worse on the second.
 GAPS = {"soft": [1, 2, 3, 4, 5, 6], "hard": [-1, -1, -1, -1, -1, 0]}
 BASE = {"soft": 0.5, "hard": 0.25}
 

@@ -218,7 +218,7 @@ def test_a_signal_says_how_to_resume(
     assert ("[rank: 0] Received SIGTERM: 15" in caplog.messages) == (stop is sigterm)
     (line,) = [record.getMessage() for record in caplog.records if "in round" in record.getMessage()]
     assert re.match(hint, line)
-    assert "weights_only" not in caplog.text  # Lightning would tell of a default at each checkpoint
+    assert "weights_only" not in caplog.text  # Lightning logs a default at each checkpoint
 
 
 def test_slurm_saves_a_rounds_boundary_and_queues_the_job_again_without_a_hint(

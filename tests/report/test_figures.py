@@ -14,14 +14,14 @@ from fl_lightning.report import figures
 from fl_lightning.report.drawing import COLORS, shade, style_of_column
 from fl_lightning.report.results import Results, read_results
 
-EASY = {method: ("soft", method) for method in ("FedAvg", "RADFed")}
+SOFT = {method: ("soft", method) for method in ("FedAvg", "RADFed")}
 
 
 def test_runs_of_different_lengths_are_aligned_by_their_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GAPS, "soft", [1, 3])
     write_results(tmp_path)
     (tmp_path / "cells" / "soft-RADFed-0" / "curve.csv").write_text("round,val_acc\n1,0.1\n2,\n3,0.3\n4,0.5\n")
-    figure, text = figures.draw_curves(read_results(tmp_path), EASY, "val_acc", "soft")
+    figure, text = figures.draw_curves(read_results(tmp_path), SOFT, "val_acc", "soft")
     mean = figure.axes[0].lines[3]
     # the other run was validated in rounds 2 and 3
     assert list(mean.get_xdata()) == [3]
@@ -30,11 +30,11 @@ def test_runs_of_different_lengths_are_aligned_by_their_rounds(tmp_path: Path, m
 
 
 def test_a_method_has_its_colour_in_a_figure_of_this_method_alone(written: Results) -> None:
-    alone, _ = figures.draw_curves(written, {"RADFed": EASY["RADFed"]}, "val_acc", "soft")
+    alone, _ = figures.draw_curves(written, {"RADFed": SOFT["RADFed"]}, "val_acc", "soft")
     assert alone.axes[0].lines[0].get_color() == COLORS[1]
     # The twelfth method has the colour and the mark of the second one, and no dashes.
     many = replace(written, table={**written.table, "methods": [*range(10), "FedAvg", "RADFed"]})
-    twelfth, _ = figures.draw_curves(many, {"RADFed": EASY["RADFed"]}, "val_acc", "soft")
+    twelfth, _ = figures.draw_curves(many, {"RADFed": SOFT["RADFed"]}, "val_acc", "soft")
     assert f"line [2 3] [0.4 0.535] {COLORS[1]} 0.90 (0, None) mark s" in "\n".join(drawn(twelfth))
     assert [shade(number, 3) for number in range(3)] == ["0.00", "0.35", "0.70"]
 

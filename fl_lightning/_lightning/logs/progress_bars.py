@@ -36,50 +36,59 @@ class RoundBar:
         self._bar: RichProgressBar | TQDMProgressBar | None = None
         if isinstance(bar, (RichProgressBar, TQDMProgressBar)) and bar.is_enabled and trainer.is_global_zero:
             self._bar = bar
-        self._ends: deque[float] = deque([time.monotonic()], maxlen=_LATEST + 1)
+        #: When the fit began, and when the latest rounds ended.
+        self._times: deque[float] = deque([time.monotonic()], maxlen=_LATEST + 1)
 
-    def name_round(self, number: int) -> None:
-        """Name the round of a number, from 1, and the time that is left when it begins."""
-        self._name(number, self._time_left(number))
+    def begin_round(self, number: int) -> None:
+        """Name a round, counted from 1, and the time that is left when it begins."""
+        self._show(self._name(number) + self._time_left(number))
 
-    def end(self, number: int) -> None:
-        """Leave out the time that is left: the round of a number was the last one."""
-        if len(self._ends) > 1:
-            self._name(number, "")
-
-    def fill(self, batches: int) -> None:
-        """Fill the round's bar, and note how long the round took.
+    def end_round(self, number: int, batches: int) -> None:
+        """Fill the bar of a round, which tells no time any more, and note how long the round took.
 
         Args:
+            number: The round's number, from 1.
             batches: As many as were trained, on which an asynchronous round can only guess before.
         """
-        self._ends.append(time.monotonic())
+        self._times.append(time.monotonic())
+        self._show(self._name(number))
         if self._bar is not None:
             set_total(self._bar, batches)
 
-    def _name(self, number: int, time_left: str) -> None:
+    def _show(self, text: str) -> None:
         bar = self._bar
-        rounds = self._num_rounds
-        name = f"Round {number}{time_left}" if rounds is None else f"Round {number} of {rounds}{time_left}"
         if isinstance(bar, TQDMProgressBar):
-            bar.train_progress_bar.set_description_str(name)
+            bar.train_progress_bar.set_description_str(text)
         elif bar is not None and bar.progress is not None and bar.train_progress_bar_id is not None:
             _make_room_for_metrics(bar.progress)
-            bar.progress.update(bar.train_progress_bar_id, description=name)
+            bar.progress.update(bar.train_progress_bar_id, description=text)
+
+    def _name(self, number: int) -> str:
+        rounds = self._num_rounds
+        return f"Round {number}" if rounds is None else f"Round {number} of {rounds}"
 
     def _time_left(self, number: int) -> str:
-        """Return the words for the time of a round and all after it, empty if it is not known."""
+        """Return the words for the time that a round and all after it take, empty if it is not known."""
         rounds = self._num_rounds
-        if rounds is None or len(self._ends) == 1:
+        if rounds is None or len(self._times) == 1:
             return ""
-        pace = (self._ends[-1] - self._ends[0]) / (len(self._ends) - 1)
-        return f", {duration(pace * (rounds - number + 1))} left"
+        seconds_a_round = (self._times[-1] - self._times[0]) / (len(self._times) - 1)
+        return f", {duration(seconds_a_round * (rounds - number + 1))} left"
 
     @property
     def _num_rounds(self) -> int | None:
         """The number of rounds, ``None`` if it is not limited."""
         rounds = self._trainer.max_epochs
         return None if rounds is None or rounds < 0 else rounds
+
+
+def set_total(bar: RichProgressBar | TQDMProgressBar, batches: int) -> None:
+    """Make a number of batches the whole of the round's bar."""
+    if isinstance(bar, TQDMProgressBar):
+        bar.train_progress_bar.n = bar.train_progress_bar.total = batches
+        bar.train_progress_bar.refresh()
+    elif bar.progress is not None and bar.train_progress_bar_id is not None:
+        bar.progress.update(bar.train_progress_bar_id, total=batches, completed=batches)
 
 
 def _make_room_for_metrics(progress: Progress) -> None:
@@ -99,12 +108,3 @@ def with_progress(trainer: pl.Trainer, items: Sequence[Item], what: str) -> Iter
     """Yield the items, under a bar of their own if the trainer shows one."""
     shown = trainer.progress_bar_callback is not None and trainer.is_global_zero
     yield from tqdm(items, desc=what, disable=not shown, leave=False)
-
-
-def set_total(bar: RichProgressBar | TQDMProgressBar, batches: int) -> None:
-    """Make a number of batches the whole of the round's bar."""
-    if isinstance(bar, TQDMProgressBar):
-        bar.train_progress_bar.n = bar.train_progress_bar.total = batches
-        bar.train_progress_bar.refresh()
-    elif bar.progress is not None and bar.train_progress_bar_id is not None:
-        bar.progress.update(bar.train_progress_bar_id, total=batches, completed=batches)

@@ -258,7 +258,7 @@ class RoundLoop(_FitLoop, ABC):
             call._call_callback_hooks(self.trainer, "on_train_epoch_start")
             call._call_lightning_module_hook(self.trainer, "on_train_epoch_start")
             self.epoch_progress.increment_started()
-            self._bar.name_round(self.round_index + 1)
+            self._bar.begin_round(self.round_index + 1)
 
     def advance(self) -> None:
         """Train a round; broken off, it leaves no trace."""
@@ -273,7 +273,7 @@ class RoundLoop(_FitLoop, ABC):
         """Call ``on_round_end``, validate, call ``on_train_epoch_end``, step plateau schedules, save checkpoints."""
         trainer = self.trainer
         let_checkpoints_save_again(trainer)
-        self._bar.fill(self.epoch_loop.batch_progress.current.ready)
+        self._bar.end_round(self.round_index, self.epoch_loop.batch_progress.current.ready)
         self.call_round_hooks()
         if self.epoch_loop._should_check_val_epoch():
             self.stop.agree()
@@ -294,7 +294,6 @@ class RoundLoop(_FitLoop, ABC):
         """Let clients do what is left after the last round, and call ``on_train_end``."""
         if self.is_unfinished:
             self.run_finish()
-        self._bar.end(self.round_index)
         super().on_run_end()
 
     def run_finish(self) -> None:
