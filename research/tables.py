@@ -74,25 +74,24 @@ def compared(scores: pd.DataFrame, mean: str = "") -> pd.DataFrame:
 def published_runs() -> pd.DataFrame:
     """Return the fits of tables of other groups: a row for each, with its last score and its best one on test.
 
-    The curves of fits from before ``published.csv`` are in files of their own. Of a fit that is there twice, the row is
-    that with more rounds, or else that by torch's gradients.
+    The curves of fits from before ``published.csv`` are in a file of their own. Of a fit that is there twice, the row
+    is that with more rounds, or else that by torch's gradients.
     """
     rows = []
-    for name, data in (("published_mnist", "MNIST-dir.5"), ("published_cifar10", "CIFAR10-dir.5")):
-        for method, column in read(name).set_index("round").items():
-            curve = column.dropna()
-            rows.append(
-                {
-                    "table": name,
-                    "data": data,
-                    "method": method,
-                    "seed": 0,
-                    "gradient": "torch",
-                    "rounds": len(curve),
-                    "last": curve.iloc[-1],
-                    "best_on_test": curve.max(),
-                }
-            )
+    for method, column in read("published_cifar10").set_index("round").items():
+        curve = column.dropna()
+        rows.append(
+            {
+                "table": "published_cifar10",
+                "data": "CIFAR10-dir.5",
+                "method": method,
+                "seed": 0,
+                "gradient": "torch",
+                "rounds": len(curve),
+                "last": curve.iloc[-1],
+                "best_on_test": curve.max(),
+            }
+        )
     together = pd.concat([pd.DataFrame(rows), read("published")], ignore_index=True).sort_values(["rounds", "gradient"])
     return together.drop_duplicates(["table", "data", "method", "seed"], keep="last").sort_index(ignore_index=True)
 
