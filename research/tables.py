@@ -74,31 +74,38 @@ def compared(scores: pd.DataFrame, mean: str = "") -> pd.DataFrame:
 def published_runs() -> pd.DataFrame:
     """Return the fits of tables of other groups: a row for each, with its last score and its best one on test.
 
-    The curves of fits from before ``published.csv`` are in a file of their own. Of a fit that is there twice, the row
-    is that with more rounds, or else that by torch's gradients.
+    The curves of fits of CIFAR-10 from before ``published.csv``, and those of PFLlib's table, are in files of their
+    own. Of a fit that is there twice, the row is that with more rounds, or else that by torch's gradients.
     """
     rows = []
     for method, column in read("published_cifar10").set_index("round").items():
-        curve = column.dropna()
-        rows.append(
-            {
-                "table": "published_cifar10",
-                "data": "CIFAR10-dir.5",
-                "method": method,
-                "seed": 0,
-                "gradient": "torch",
-                "rounds": len(curve),
-                "last": curve.iloc[-1],
-                "best_on_test": curve.max(),
-            }
-        )
+        rows.append(_run("published_cifar10", "CIFAR10-dir.5", method, 0, column.dropna()))
+    for (method, seed), fit in read("published_pfllib").sort_values("round").groupby(["method", "seed"]):
+        rows.append(_run("published_pfllib", "Fashion-dir.1", method, seed, fit["test_weighted"]))
     together = pd.concat([pd.DataFrame(rows), read("published")], ignore_index=True).sort_values(["rounds", "gradient"])
     return together.drop_duplicates(["table", "data", "method", "seed"], keep="last").sort_index(ignore_index=True)
 
 
+def _run(table: str, data: str, method: object, seed: int, curve: pd.Series) -> dict[str, object]:
+    """Return the row of a fit, of which `curve` has the score after each round."""
+    return {
+        "table": table,
+        "data": data,
+        "method": method,
+        "seed": seed,
+        "gradient": "torch",
+        "rounds": len(curve),
+        "last": curve.iloc[-1],
+        "best_on_test": curve.max(),
+    }
+
+
 def published_pairs() -> list[tuple[Pair, str]]:
-    """Return each published score of the tables with ours, in per cent, and the rounds of ours."""
-    pairs = []
+    """Return each published score of the tables with ours, in per cent, and the rounds of ours.
+
+    A score that several tables have comes once, from one that was run if there is any.
+    """
+    pairs: dict[tuple[str, str, str], tuple[Pair, str]] = {}
     runs = published_runs()
     for path in sorted(TABLES.glob("published_*.yaml")):
         table = read_table(path)
@@ -108,14 +115,15 @@ def published_pairs() -> list[tuple[Pair, str]]:
                 column = "best_on_test" if entry.get("select") == "best on test" else "last"
                 for method, number in entry["scores"].items():
                     own = runs[(runs["table"] == table.name) & (runs["data"] == data) & (runs["method"] == method)]
-                    if own.empty:
+                    key = (data, method, source)
+                    if own.empty and key in pairs:
                         continue
                     there = published_score(number, entry.get("runs", 1))
                     scores = 100 * own[column]
-                    here = Score(scores.mean(), scores.std(), len(scores))
-                    rounds = f"{own['rounds'].min()} of {planned}"
-                    pairs.append((Pair(data, method, source, entry.get("select"), here, there), rounds))
-    return pairs
+                    here = None if own.empty else Score(scores.mean(), scores.std(), len(scores))
+                    rounds = f"{0 if own.empty else own['rounds'].min()} of {planned}"
+                    pairs[key] = (Pair(data, method, source, entry.get("select"), here, there), rounds)
+    return list(pairs.values())
 
 
 def published_table() -> pd.DataFrame:
@@ -123,7 +131,6 @@ def published_table() -> pd.DataFrame:
     causes = read("published_causes").fillna("")
     rows = []
     for pair, rounds in published_pairs():
-        assert pair.here is not None
         known = causes[(causes["data"] == pair.data) & causes["method"].isin([pair.method, ""])]
         cause = known["cause"].iloc[0] if len(known) else ""
         met, why = verdict(pair, rounds, cause)
@@ -134,8 +141,8 @@ def published_table() -> pd.DataFrame:
                 "source": pair.source,
                 "model": pair.select or "not said",
                 "theirs": with_sd(pair.there),
-                "here": with_sd(pair.here),
-                "seeds": pair.here.runs,
+                "here": "" if pair.here is None else with_sd(pair.here),
+                "seeds": 0 if pair.here is None else pair.here.runs,
                 "rounds": rounds,
                 "error": "" if math.isnan(pair.error) else fixed(pair.error),
                 "within two errors": met,
@@ -152,7 +159,9 @@ def has_ended(rounds: str) -> bool:
 
 
 def verdict(pair: Pair, rounds: str, cause: str) -> tuple[str, str]:
-    """Return whether a published score is met, ``"yes"``, ``"no"`` or ``"open"``, and why not."""
+    """Return whether a published score is met, ``"yes"``, ``"no"``, ``"open"`` or ``"not run"``, and why not."""
+    if pair.here is None:
+        return "not run", ""
     if not has_ended(rounds):
         return "open", f"{rounds} rounds"
     if pair.is_met is None:
@@ -166,10 +175,10 @@ def published_counts() -> pd.DataFrame:
     """Return how many published scores of each source are met."""
     table = published_table().reset_index()
     source = table["source"].str.split(",").str[0]
-    counts = pd.crosstab(source, table["within two errors"]).reindex(columns=["yes", "no", "open"], fill_value=0)
+    columns = {"yes": "within two errors", "no": "not within", "open": "open", "not run": "not run"}
+    counts = pd.crosstab(source, table["within two errors"]).reindex(columns=list(columns), fill_value=0)
     counts.loc["all"] = counts.sum()
-    counts.columns = pd.Index(["within two errors", "not within", "open"])
-    return counts
+    return counts.rename(columns=columns)
 
 
 def with_sd(score: Score, digits: int = 2) -> str:

@@ -5,7 +5,7 @@
 The fits are those of ``fl-lightning run``, with a test after each round, and what a method does after its last round
 is done after each. The same command goes on where it was killed, or with more rounds. It writes ``rounds.csv``, a row
 for each round of a fit, and ``clients.csv``, a row for each client of it. ``--last`` names methods that have a round
-when all others have it.
+when all others have it; ``--seeds`` takes some of the table's.
 """
 
 from __future__ import annotations
@@ -104,10 +104,11 @@ if __name__ == "__main__":
     parser.add_argument("output", type=Path)
     parser.add_argument("--rounds", type=int, default=0, help="0 only writes the files")
     parser.add_argument("--last", nargs="+", default=())
+    parser.add_argument("--seeds", type=int, nargs="+")
     options = parser.parse_args()
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore")
-    table = read_table(options.table)
+    table = read_table(options.table).only(seeds=options.seeds)
     every = table_cells(table, planned(table))
     in_turn = sorted(every, key=lambda cell: (cell.method in options.last, cell.seed))
     # The data of one seed are in memory at a time.

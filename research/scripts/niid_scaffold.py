@@ -14,11 +14,14 @@ and weight decay 1e-5, a CNN of 44,426 weights. The methods:
 * ``flower, by samples``: the same, but over learning rate and samples times epochs (commit 8c0e0997, never merged).
 * ``here``: the correction is part of the gradient, and goes through the momentum; c_i is renewed by the update over
   learning rate and the reach of the steps, the |a| of FedNova.
+* ``fedbench``: as `flower`, but by FedBench's code (0.1.3), where every client's c_i is zero in each round, and c grows
+  by the update over learning rate and steps, with the update's own sign.
 * ``library``: no loop, but the library's own fit, on the same partition and from the same start.
 
 ``--partition flower`` is theirs when the README got its numbers (numpy's RandomState), ``flower, later`` that of
 today's code (numpy's default_rng), with seed 42 unless ``--partition-seed`` says otherwise; a number below zero stands
-for each fit's own seed. ``--order here`` gives the loops the order of samples that the library draws.
+for each fit's own seed. ``fedbench`` is FedBench's: classes by Dir(.5), as in Flower's code today, and nine tenths of a
+client's samples. ``--order here`` gives the loops the order of samples that the library draws.
 
 ``--missing 1`` lets the first client fail in the first round. Flower's control variates begin with the weights: c with
 those of the first model, c_i with those of the first model that the client gets. While all clients train in the first
@@ -74,7 +77,8 @@ FIT = [
     "clip",
     "seed",
 ]
-METHODS = ["fedavg", "fednova", "flower", "flower, by samples", "here", "library"]
+PARTITIONS = ["flower", "flower, later", "fedbench", "here"]
+METHODS = ["fedavg", "fednova", "flower", "flower, by samples", "fedbench", "here", "library"]
 
 
 def flower_partition(classes: np.ndarray, per_client: int, seed: int, is_later: bool) -> list[np.ndarray]:
@@ -98,6 +102,27 @@ def flower_partition(classes: np.ndarray, per_client: int, seed: int, is_later: 
         for client, part in zip(holders, np.array_split(indices, len(holders)), strict=True):
             samples[client].extend(part.tolist())
     return [np.array(part) for part in samples]
+
+
+def fedbench_partition(classes: np.ndarray, seed: int) -> list[np.ndarray]:
+    """Return the samples of each client: those of a class by Dir(.5) among clients that have less than their share.
+
+    A tenth of them is for validation, which does not train.
+    """
+    rng = np.random.default_rng(seed)
+    clients = [np.array([], dtype=int)] * CLIENTS
+    for label in range(10):
+        indices = np.flatnonzero(classes == label)
+        rng.shuffle(indices)
+        shares = rng.dirichlet([0.5] * CLIENTS) * [len(held) < len(classes) / CLIENTS for held in clients]
+        ends = (np.cumsum(shares / shares.sum()) * len(indices)).astype(int)[:-1]
+        parts = np.split(indices, ends)
+        clients = [np.concatenate(pair) for pair in zip(clients, parts, strict=True)]
+    kept = []
+    for held in clients:
+        order = torch.randperm(len(held), generator=torch.Generator().manual_seed(seed)).numpy()
+        kept.append(held[order[: len(held) - len(held) // 10]])
+    return kept
 
 
 class Flat:
@@ -157,6 +182,8 @@ def partition(options: argparse.Namespace, classes: np.ndarray, seed: int) -> li
     if options.partition == "here":
         partitioner = PathologicalPartitioner(CLIENTS, num_classes_per_partition=options.classes, seed=seed)
         clients = list(partitioner(classes).indices)
+    elif options.partition == "fedbench":
+        clients = fedbench_partition(classes, partition_seed(options, seed))
     else:
         is_later = options.partition == "flower, later"
         clients = flower_partition(classes, options.classes, partition_seed(options, seed), is_later)
@@ -168,6 +195,14 @@ def partition(options: argparse.Namespace, classes: np.ndarray, seed: int) -> li
 def partition_seed(options: argparse.Namespace, seed: int) -> int:
     """Return the seed of a fit's partition."""
     return seed if options.partition == "here" or options.partition_seed < 0 else options.partition_seed
+
+
+def pixels(images: MNIST, data: str) -> Tensor:
+    """Return pixels in [0, 1]; those of standardized data with mean 0 and deviation 1."""
+    result = images.data.unsqueeze(1) / 255
+    if data == "MNIST, standardized":
+        result = (result - 0.1307) / 0.3081
+    return result
 
 
 class Work(NamedTuple):
@@ -281,7 +316,9 @@ def loop(
                     "norm_of_model": significant(float(net.weights.norm())),
                 }
             )
-            if is_scaffold:
+            if method == "fedbench":
+                change += share * (net.weights - model) / (options.lr * steps)
+            elif is_scaffold:
                 by = {"flower": steps, "flower, by samples": EPOCHS * len(samples), "here": own_reach}[method]
                 renewed = own[client] - server + (model - net.weights) / (options.lr * by)
                 change += share * (renewed - own[client])
@@ -371,13 +408,13 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=["flower"], choices=METHODS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rounds", type=int, default=8)
-    parser.add_argument("--partition", choices=["flower", "flower, later", "here"], default="flower")
+    parser.add_argument("--partition", choices=PARTITIONS, default="flower")
     parser.add_argument(
-        "--partition-seed", type=int, default=42, help="seed of Flower's partition; -1: that of the fit"
+        "--partition-seed", type=int, default=42, help="seed of another group's partition; -1: that of the fit"
     )
     parser.add_argument("--steps", choices=["torch", "c++"], default="torch", help="what takes the loops' steps")
     parser.add_argument("--order", choices=["loop", "here"], default="loop", help="who draws the order of samples")
-    parser.add_argument("--data", choices=["Fashion", "MNIST"], default="Fashion")
+    parser.add_argument("--data", choices=["Fashion", "MNIST", "MNIST, standardized"], default="Fashion")
     parser.add_argument("--classes", type=int, default=2, help="classes of a client")
     parser.add_argument("--most", type=int, default=0, help="most samples of a client; 0: all that it has")
     parser.add_argument("--missing", type=int, default=0, help="clients that fail in the first round; for flower")
@@ -392,9 +429,9 @@ def main() -> None:
     training = kind(options.folder, train=True)
     test = kind(options.folder, train=False)
     options.samples = (
-        training.data.unsqueeze(1) / 255,
+        pixels(training, options.data),
         training.targets,
-        test.data.unsqueeze(1) / 255,
+        pixels(test, options.data),
         test.targets,
     )
     for seed in options.seeds:
