@@ -86,7 +86,7 @@ def published_runs() -> pd.DataFrame:
     return together.drop_duplicates(["table", "data", "method", "seed"], keep="last").sort_index(ignore_index=True)
 
 
-def _run(table: str, data: str, method: object, seed: int, curve: pd.Series) -> dict[str, object]:
+def _run(table: str, data: str, method: object, seed: object, curve: pd.Series) -> dict[str, object]:
     """Return the row of a fit, of which `curve` has the score after each round."""
     return {
         "table": table,

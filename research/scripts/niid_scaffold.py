@@ -199,7 +199,7 @@ def partition_seed(options: argparse.Namespace, seed: int) -> int:
 
 def pixels(images: MNIST, data: str) -> Tensor:
     """Return pixels in [0, 1]; those of standardized data with mean 0 and deviation 1."""
-    result = images.data.unsqueeze(1) / 255
+    result: Tensor = images.data.unsqueeze(1) / 255
     if data == "MNIST, standardized":
         result = (result - 0.1307) / 0.3081
     return result
