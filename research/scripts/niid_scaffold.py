@@ -105,7 +105,7 @@ def flower_partition(classes: np.ndarray, per_client: int, seed: int, is_later: 
 
 
 def fedbench_partition(classes: np.ndarray, seed: int) -> list[np.ndarray]:
-    """Return the samples of each client: those of a class by Dir(.5) among clients that have less than their share.
+    """Return the training samples of each client: a class by Dir(.5) among clients with less than an equal share.
 
     A tenth of them is for validation, which does not train.
     """
