@@ -104,7 +104,7 @@ if __name__ == "__main__":
     parser.add_argument("output", type=Path)
     parser.add_argument("--rounds", type=int, default=0, help="0 only writes the files")
     parser.add_argument("--last", nargs="+", default=())
-    parser.add_argument("--seeds", type=int, nargs="+")
+    parser.add_argument("--seeds", type=int, nargs="+", help="some of the table's seeds")
     options = parser.parse_args()
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore")

@@ -3,6 +3,8 @@
     python research/scripts/niid_scaffold.py [--methods flower] [--seeds 0 1 2] [--rounds 8] [--partition flower]
     python research/scripts/niid_scaffold.py --methods here library --order here --seeds 0 --rounds 4
 
+FedBench's fits take ``--methods fedbench --clip 1 --partition fedbench --data "MNIST, standardized"``.
+
 Fashion-MNIST, ten clients of two classes, ten local epochs in batches of 64, SGD with learning rate 0.01, momentum 0.9
 and weight decay 1e-5, a CNN of 44,426 weights. The methods:
 
@@ -197,9 +199,9 @@ def partition_seed(options: argparse.Namespace, seed: int) -> int:
     return seed if options.partition == "here" or options.partition_seed < 0 else options.partition_seed
 
 
-def pixels(images: MNIST, data: str) -> Tensor:
+def pixels(dataset: MNIST, data: str) -> Tensor:
     """Return pixels in [0, 1]; those of standardized data with mean 0 and deviation 1."""
-    result: Tensor = images.data.unsqueeze(1) / 255
+    result: Tensor = dataset.data.unsqueeze(1) / 255
     if data == "MNIST, standardized":
         result = (result - 0.1307) / 0.3081
     return result
@@ -372,6 +374,7 @@ def library(options: argparse.Namespace, seed: int) -> list[dict[str, float]]:
         partitioner=ExplicitPartitioner([part.tolist() for part in partition(options, classes.numpy(), seed)]),
         split=SampleSplit(val=0.0, test="official"),
         batch_size=BATCH,
+        standardize="global" if options.data == "MNIST, standardized" else None,
     )
     algorithm = Scaffold(
         clients_per_round=1.0,
@@ -415,7 +418,7 @@ def main() -> None:
     parser.add_argument("--steps", choices=["torch", "c++"], default="torch", help="what takes the loops' steps")
     parser.add_argument("--order", choices=["loop", "here"], default="loop", help="who draws the order of samples")
     parser.add_argument("--data", choices=["Fashion", "MNIST", "MNIST, standardized"], default="Fashion")
-    parser.add_argument("--classes", type=int, default=2, help="classes of a client")
+    parser.add_argument("--classes", type=int, default=2, help="classes of a client; not for fedbench")
     parser.add_argument("--most", type=int, default=0, help="most samples of a client; 0: all that it has")
     parser.add_argument("--missing", type=int, default=0, help="clients that fail in the first round; for flower")
     parser.add_argument("--found", type=int, default=0, help="rounds of an earlier run in the same folder; for flower")
@@ -438,7 +441,7 @@ def main() -> None:
         for method in options.methods:
             fit = {
                 "data": options.data,
-                "classes": options.classes,
+                "classes": 0 if options.partition == "fedbench" else options.classes,
                 "partition": options.partition,
                 "partition_seed": partition_seed(options, seed),
                 "method": method,
