@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ from fl_lightning.settings import Finite, Positive, check, check_arguments
 from fl_lightning.words import short_repr
 
 Unit = Annotated[float, "[0, 1]"]
+PaddingMode = Literal["constant", "reflect"]
 
 
 class ImageDataModule(FederatedDataModule):
@@ -27,11 +28,14 @@ class ImageDataModule(FederatedDataModule):
         partitioner: Distributes the samples among clients.
         augment: Whether training images are flipped and shifted at random, by ``crop_padding`` pixels at most.
         crop_probability: Share of the training images that ``augment`` shifts, in [0, 1].
+        crop_padding_mode: What comes into a shifted image: zeros if ``"constant"``, the image itself, mirrored at its
+            edge, if ``"reflect"`` (torchvision's names).
         **options: Further arguments of :class:`FederatedDataModule`. ``standardize``, ``impute`` and ``feature_noise``
             do not suit bytes.
 
     Raises:
-        ValueError: If ``crop_probability`` is out of range or given without ``augment``.
+        ValueError: If ``crop_probability`` or ``crop_padding_mode`` is not allowed or given without ``augment``; in
+            training, if an image is too small to be mirrored, with ``crop_padding`` pixels or fewer.
 
     Example:
         >>> import torch
@@ -61,14 +65,18 @@ class ImageDataModule(FederatedDataModule):
         *,
         augment: bool = False,
         crop_probability: Unit = 1.0,
+        crop_padding_mode: PaddingMode = "constant",
         **options: Any,
     ) -> None:
         super().__init__(partitioner, **options)
         self.augment = augment
         self.crop_probability = crop_probability
+        self.crop_padding_mode = crop_padding_mode
         check_arguments(self)
         if crop_probability != 1 and not augment:
             raise ValueError(f"`crop_probability` is for `augment=True`, got {crop_probability} without it.")
+        if crop_padding_mode != "constant" and not augment:
+            raise ValueError(f"`crop_padding_mode` is for `augment=True`, got {crop_padding_mode!r} without it.")
         self._normalization: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     @property
@@ -87,7 +95,7 @@ class ImageDataModule(FederatedDataModule):
             training: Whether the batch is one to train on.
         """
         if training and self.augment:
-            x = random_crop_and_flip(x, self.crop_padding, self.crop_probability)
+            x = random_crop_and_flip(x, self.crop_padding, self.crop_probability, self.crop_padding_mode)
         mean, std = self._statistics_on(x.device)
         return x.to(torch.float32, copy=True).div_(255).sub_(mean).div_(std)
 
@@ -128,8 +136,10 @@ class ImageDataModule(FederatedDataModule):
         return self._normalization[device]
 
 
-def random_crop_and_flip(x: Tensor, padding: int, probability: float = 1.0) -> Tensor:
-    """Return each image flipped left to right with probability 1/2 and shifted at random, filled up with zeros.
+def random_crop_and_flip(
+    x: Tensor, padding: int, probability: float = 1.0, padding_mode: PaddingMode = "constant"
+) -> Tensor:
+    """Return each image flipped left to right with probability 1/2 and shifted at random.
 
     The same as a random crop of the padded image; every one of the (2 padding + 1)² positions is equally likely.
 
@@ -137,8 +147,17 @@ def random_crop_and_flip(x: Tensor, padding: int, probability: float = 1.0) -> T
         x: Images, shape (n, C, H, W).
         padding: Largest shift in pixels, in each direction.
         probability: That of an image being shifted; otherwise it stays in its place.
+        padding_mode: What comes into a shifted image: zeros, or the image mirrored at its edge.
+
+    Raises:
+        ValueError: If an image is too small to be mirrored.
     """
     n, channels, height, width = x.shape
+    if padding_mode == "reflect" and padding >= min(height, width):
+        raise ValueError(
+            f"`crop_padding_mode='reflect'` needs images of more than {padding} pixels in height and width, "
+            f"got {height}x{width}."
+        )
     shifts = torch.randint(2 * padding + 1, (2, n, 1), device=x.device)
     top = shifts[0]
     left = shifts[1]
@@ -150,11 +169,23 @@ def random_crop_and_flip(x: Tensor, padding: int, probability: float = 1.0) -> T
     rows = top + torch.arange(height, device=x.device)
     columns = torch.arange(width, device=x.device)
     columns = left + torch.where(flipped, columns.flip(0), columns)
+    if padding_mode == "reflect":
+        # torch cannot mirror bytes, but every pixel of the mirrored edge is one of the image.
+        padded = x
+        rows = _mirrored(rows - padding, height)
+        columns = _mirrored(columns - padding, width)
+    else:
+        padded = F.pad(x, (padding, padding, padding, padding))
     # One gather of pixels takes a quarter of the time of indexing with four index tensors.
-    padded = F.pad(x, (padding, padding, padding, padding))
     pixels = rows.unsqueeze(2) * padded.shape[3] + columns.unsqueeze(1)
     pixels = pixels.view(n, 1, -1).expand(-1, channels, -1)
     return padded.reshape(n, channels, -1).gather(2, pixels).view(x.shape)
+
+
+def _mirrored(positions: Tensor, length: int) -> Tensor:
+    """Return which of `length` pixels lies at each position, if those beyond the edges mirror the ones within."""
+    last = length - 1
+    return last - (last - positions.abs()).abs()
 
 
 def channel_numbers(name: str, values: Sequence[float], channels: int | None = None) -> tuple[float, ...]:

@@ -32,7 +32,8 @@ class CIFAR10DataModule(FromTorchvision, ImageDataModule):
         mean: Mean of each channel by which images are normalised, after division by 255; default: as above.
         std: Standard deviation of each channel, likewise.
         download: Whether to download the files when they are missing.
-        **options: Further arguments of :class:`~fl_lightning.data.ImageDataModule`, as ``crop_probability``.
+        **options: Further arguments of :class:`~fl_lightning.data.ImageDataModule`, as ``crop_probability`` and
+            ``crop_padding_mode``.
 
     Raises:
         ValueError: If an argument is out of range.

@@ -49,6 +49,8 @@ import lightning as L
 import numpy as np
 import pandas as pd
 import torch
+from niid_network import compiled
+from niid_partition import CLIENTS, by_fedbench, by_flower
 from torch import Tensor, nn
 from torchvision.datasets import MNIST, FashionMNIST
 
@@ -59,7 +61,6 @@ from fl_lightning.models import ConvNetClassifier
 from fl_lightning.partitioners import ExplicitPartitioner, PathologicalPartitioner
 from fl_lightning.seeding import Stream, torch_generator
 
-CLIENTS = 10
 EPOCHS = 10
 BATCH = 64
 MOMENTUM = 0.9
@@ -81,50 +82,6 @@ FIT = [
 ]
 PARTITIONS = ["flower", "flower, later", "fedbench", "here"]
 METHODS = ["fedavg", "fednova", "flower", "flower, by samples", "fedbench", "here", "library"]
-
-
-def flower_partition(classes: np.ndarray, per_client: int, seed: int, is_later: bool) -> list[np.ndarray]:
-    """Return the samples of each client: class i and others drawn; a class is divided equally among its holders."""
-    rng: np.random.Generator | np.random.RandomState = np.random.RandomState(seed)
-    if is_later:
-        rng = np.random.default_rng(seed)
-    held: list[list[int]] = []
-    for client in range(CLIENTS):
-        own = [client % 10]
-        while len(own) < per_client:
-            label = int(rng.choice(10, 1)[0])
-            if label not in own:
-                own.append(label)
-        held.append(own)
-    samples: list[list[int]] = [[] for _ in range(CLIENTS)]
-    for label in range(10):
-        holders = [client for client in range(CLIENTS) if label in held[client]]
-        indices = np.flatnonzero(classes == label)
-        rng.shuffle(indices)
-        for client, part in zip(holders, np.array_split(indices, len(holders)), strict=True):
-            samples[client].extend(part.tolist())
-    return [np.array(part) for part in samples]
-
-
-def fedbench_partition(classes: np.ndarray, seed: int) -> list[np.ndarray]:
-    """Return the training samples of each client: a class by Dir(.5) among clients with less than an equal share.
-
-    A tenth of them is for validation, which does not train.
-    """
-    rng = np.random.default_rng(seed)
-    clients = [np.array([], dtype=int)] * CLIENTS
-    for label in range(10):
-        indices = np.flatnonzero(classes == label)
-        rng.shuffle(indices)
-        shares = rng.dirichlet([0.5] * CLIENTS) * [len(held) < len(classes) / CLIENTS for held in clients]
-        ends = (np.cumsum(shares / shares.sum()) * len(indices)).astype(int)[:-1]
-        parts = np.split(indices, ends)
-        clients = [np.concatenate(pair) for pair in zip(clients, parts, strict=True)]
-    kept = []
-    for held in clients:
-        order = torch.randperm(len(held), generator=torch.Generator().manual_seed(seed)).numpy()
-        kept.append(held[order[: len(held) - len(held) // 10]])
-    return kept
 
 
 class Flat:
@@ -185,10 +142,11 @@ def partition(options: argparse.Namespace, classes: np.ndarray, seed: int) -> li
         partitioner = PathologicalPartitioner(CLIENTS, num_classes_per_partition=options.classes, seed=seed)
         clients = list(partitioner(classes).indices)
     elif options.partition == "fedbench":
-        clients = fedbench_partition(classes, partition_seed(options, seed))
+        clients = by_fedbench(classes, partition_seed(options, seed))
+    elif options.partition == "flower":
+        clients = by_flower(classes, options.classes, np.random.RandomState(partition_seed(options, seed)))
     else:
-        is_later = options.partition == "flower, later"
-        clients = flower_partition(classes, options.classes, partition_seed(options, seed), is_later)
+        clients = by_flower(classes, options.classes, np.random.default_rng(partition_seed(options, seed)))
     if options.most:
         clients = [samples[:: math.ceil(len(samples) / options.most)] for samples in clients]
     return clients
@@ -243,8 +201,6 @@ def train_by_torch(net: Flat, work: Work, method: str, options: argparse.Namespa
 
 def compiled_train() -> Train:
     """Return the same as `train_by_torch`, to rounding, from the C++ beside this file."""
-    from niid_network import compiled  # beside this file
-
     function = compiled(1, 28).train
     number, real = ctypes.c_int, ctypes.c_float
     function.restype = real

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import lightning as L
 import numpy as np
 import pytest
@@ -60,35 +62,36 @@ def test_augmentation_is_for_training_only_and_follows_the_global_generator():
     torch.manual_seed(1)
     assert torch.equal(data.preprocess(x, training=True), first)
     assert not torch.equal(data.preprocess(x, training=True), first)
+    mirrored = images(augment=True, crop_padding_mode="reflect").preprocess(x, training=True)
+    assert first.min() == -2 < mirrored.min()  # no pixel of the images is black
     in_place = images(augment=True, crop_probability=0.0).preprocess(x, training=True)
     plain = images().preprocess(x, training=True)
     is_same, is_flipped = ((in_place == each).flatten(1).all(1) for each in (plain, plain.flip(3)))
     assert is_same.any() and is_flipped.any() and (is_same | is_flipped).all()
 
 
-def shifts(image: Tensor, padding: int) -> list[Tensor]:
+def shifts(image: Tensor, padding: int, mode: Any) -> list[Tensor]:
     """All crops of the padded image and of its mirror image, by plain slicing."""
     height, width = image.shape[1:]
     positions = [(top, left) for top in range(2 * padding + 1) for left in range(2 * padding + 1)]
-    padded = torch.zeros(len(image), height + 2 * padding, width + 2 * padding, dtype=image.dtype)
-    padded[:, padding : padding + height, padding : padding + width] = image
+    padded = torch.from_numpy(np.pad(image.numpy(), [(0, 0), (padding, padding), (padding, padding)], mode=mode))
     crops = [padded[:, top : top + height, left : left + width] for top, left in positions]
     return crops + [crop.flip(2) for crop in crops]
 
 
-@pytest.mark.parametrize("probability", [1.0, 0.5])
-def test_crops_and_flips_are_all_equally_likely_and_drawn_for_each_image(probability):
+@pytest.mark.parametrize(("probability", "mode"), [(1.0, "constant"), (0.5, "constant"), (0.5, "reflect")])
+def test_crops_and_flips_are_all_equally_likely_and_drawn_for_each_image(probability, mode):
     torch.manual_seed(0)
     image = torch.arange(1, 2 * 3 * 4 + 1).view(2, 3, 4)
     draws = 18 * 500
-    out = random_crop_and_flip(image.expand(draws, -1, -1, -1), padding=1, probability=probability)
-    counts = torch.tensor([int((out == crop).flatten(1).all(1).sum()) for crop in shifts(image, 1)])
+    out = random_crop_and_flip(image.expand(draws, -1, -1, -1), 1, probability, mode)
+    counts = torch.tensor([int((out == crop).flatten(1).all(1).sum()) for crop in shifts(image, 1, mode)])
     assert counts.sum() == draws  # 9 positions, flipped or not, are all different
     expected = torch.full((18,), 500 * probability)
     expected[[4, 13]] += draws * (1 - probability) / 2  # in their place, flipped or not
     assert ((counts - expected).abs() < 5 * expected.sqrt()).all()
     # all is drawn on the device of the images
-    assert random_crop_and_flip(torch.empty(2, 3, 4, 5, device="meta"), 1, probability).shape == (2, 3, 4, 5)
+    assert random_crop_and_flip(torch.empty(2, 3, 4, 5, device="meta"), 1, probability, mode).shape == (2, 3, 4, 5)
 
 
 @pytest.mark.parametrize("callbacks", [[], [FedAvg(clients_per_round=4, seed=0)]])

@@ -11,6 +11,7 @@ import datasets
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from helpers import tiny_files as tiny
 from helpers.tiny_files import eicu_tables, set_up, write_dmoz_topics, write_eicu, write_markdown_plays
 from helpers.written import all_told, assert_as_in
@@ -65,6 +66,11 @@ def images(folder: Path, *files: str, text: str = "1.txt", left_out: str | None 
 #: What is refused, perhaps with a folder.
 CALLS: list[Callable[[Path], Any]] = [
     lambda _: sets.CIFAR10DataModule(crop_probability=0.5),
+    lambda _: sets.CIFAR10DataModule(crop_padding_mode="reflect"),
+    lambda _: sets.CIFAR10DataModule(augment=True, crop_padding_mode="edge"),
+    lambda _: sets.CIFAR10DataModule(crop_padding_mode="reflect", augment=True).preprocess(
+        torch.ones(1, 3, 4, 9), True
+    ),
     lambda _: sets.CIFAR10DataModule(mean=[0.5, 0.25]),
     lambda _: sets.CovertypeDataModule(class_counts=[1, 2, 3]),
     lambda _: sets.HuggingFaceDataModule("x", "y", "y"),

@@ -19,6 +19,7 @@ def test_tables_are_those_of_the_files(page: Path) -> None:
     assert TABLES["filled"](page) == page.read_text(encoding="utf-8")
 
 
-def test_scripts_find_what_they_import() -> None:
+def test_scripts_find_what_they_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(RESEARCH / "scripts")  # where Python looks when it runs one of them
     for path in sorted((RESEARCH / "scripts").glob("[!p]*.py")):  # `peer_*.py` want other packages
         assert runpy.run_path(str(path), run_name="imported")["__doc__"]
