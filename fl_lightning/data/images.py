@@ -28,8 +28,8 @@ class ImageDataModule(FederatedDataModule):
         partitioner: Distributes the samples among clients.
         augment: Whether training images are flipped and shifted at random, by ``crop_padding`` pixels at most.
         crop_probability: Share of the training images that ``augment`` shifts, in [0, 1].
-        crop_padding_mode: What comes into a shifted image: zeros if ``"constant"``, the image itself, mirrored at its
-            edge, if ``"reflect"`` (torchvision's names).
+        crop_padding_mode: What comes into a shifted image, by torchvision's names: zeros if ``"constant"``; if
+            ``"reflect"`` the image, mirrored at its edge, whose own pixels are not repeated.
         **options: Further arguments of :class:`FederatedDataModule`. ``standardize``, ``impute`` and ``feature_noise``
             do not suit bytes.
 
@@ -170,16 +170,16 @@ def random_crop_and_flip(
     columns = torch.arange(width, device=x.device)
     columns = left + torch.where(flipped, columns.flip(0), columns)
     if padding_mode == "reflect":
-        # torch cannot mirror bytes, but every pixel of the mirrored edge is one of the image.
-        padded = x
+        # Every pixel of a mirrored edge is one of the image, which needs no padding then.
+        source = x
         rows = _mirrored(rows - padding, height)
         columns = _mirrored(columns - padding, width)
     else:
-        padded = F.pad(x, (padding, padding, padding, padding))
+        source = F.pad(x, (padding, padding, padding, padding))
     # One gather of pixels takes a quarter of the time of indexing with four index tensors.
-    pixels = rows.unsqueeze(2) * padded.shape[3] + columns.unsqueeze(1)
+    pixels = rows.unsqueeze(2) * source.shape[3] + columns.unsqueeze(1)
     pixels = pixels.view(n, 1, -1).expand(-1, channels, -1)
-    return padded.reshape(n, channels, -1).gather(2, pixels).view(x.shape)
+    return source.reshape(n, channels, -1).gather(2, pixels).view(x.shape)
 
 
 def _mirrored(positions: Tensor, length: int) -> Tensor:

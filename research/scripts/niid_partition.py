@@ -1,4 +1,4 @@
-"""Partitions among ten clients as the code of NIID-Bench, Flower and FedBench draws them, bit by bit.
+"""Partitions among ten clients as the code of NIID-Bench, Flower and FedBench draws them: each client's samples.
 
 How skewed those of CIFAR-10 are:
 
@@ -22,18 +22,22 @@ import pandas as pd
 import torch
 from torchvision.datasets import CIFAR10
 
-from fl_lightning.partitioners import ClasswiseDirichletPartitioner, partition_statistics
+from fl_lightning.partitioners import ClasswiseDirichletPartitioner, Partitioner, partition_statistics
 
 RESULTS = Path(__file__).parents[1] / "results" / "niid_partition.csv"
 CLIENTS = 10
 Generator = np.random.Generator | np.random.RandomState
 
 
-class NIIDBenchPartitioner(ClasswiseDirichletPartitioner):
+class NIIDBenchPartitioner(Partitioner):
     """NIID-Bench's ``noniid-labeldir``, which Flower's niid_bench had until November 2023.
 
-    NIID-Bench's code has seed 2020 for all runs until July 2022, Flower's has 42 by default.
+    NIID-Bench's code has seed 2020 for all runs until April 2022, Flower's has 42.
     """
+
+    def __init__(self, num_clients: int, alpha: float, seed: int) -> None:
+        super().__init__(num_clients, seed)
+        self.alpha = alpha
 
     def assign(self, classes: np.ndarray) -> Sequence[np.ndarray]:
         """Return the samples of each client."""
@@ -94,7 +98,7 @@ def main() -> None:
     parser.add_argument("--folder", default="data", help="folder that has CIFAR-10")
     options = parser.parse_args()
     classes = np.array(CIFAR10(options.folder, train=True).targets)
-    known: dict[str, ClasswiseDirichletPartitioner] = {
+    known: dict[str, Partitioner] = {
         "NIID-Bench": NIIDBenchPartitioner(CLIENTS, alpha=0.5, seed=2020),
         "Flower": NIIDBenchPartitioner(CLIENTS, alpha=0.5, seed=42),
     }

@@ -79,19 +79,28 @@ def shifts(image: Tensor, padding: int, mode: Any) -> list[Tensor]:
     return crops + [crop.flip(2) for crop in crops]
 
 
-@pytest.mark.parametrize(("probability", "mode"), [(1.0, "constant"), (0.5, "constant"), (0.5, "reflect")])
-def test_crops_and_flips_are_all_equally_likely_and_drawn_for_each_image(probability, mode):
+@pytest.mark.parametrize("probability", [1.0, 0.5])
+def test_crops_and_flips_are_all_equally_likely_and_drawn_for_each_image(probability):
     torch.manual_seed(0)
     image = torch.arange(1, 2 * 3 * 4 + 1).view(2, 3, 4)
     draws = 18 * 500
-    out = random_crop_and_flip(image.expand(draws, -1, -1, -1), 1, probability, mode)
-    counts = torch.tensor([int((out == crop).flatten(1).all(1).sum()) for crop in shifts(image, 1, mode)])
+    out = random_crop_and_flip(image.expand(draws, -1, -1, -1), padding=1, probability=probability)
+    counts = torch.tensor([int((out == crop).flatten(1).all(1).sum()) for crop in shifts(image, 1, "constant")])
     assert counts.sum() == draws  # 9 positions, flipped or not, are all different
     expected = torch.full((18,), 500 * probability)
     expected[[4, 13]] += draws * (1 - probability) / 2  # in their place, flipped or not
     assert ((counts - expected).abs() < 5 * expected.sqrt()).all()
     # all is drawn on the device of the images
-    assert random_crop_and_flip(torch.empty(2, 3, 4, 5, device="meta"), 1, probability, mode).shape == (2, 3, 4, 5)
+    assert random_crop_and_flip(torch.empty(2, 3, 4, 5, device="meta"), 1, probability).shape == (2, 3, 4, 5)
+
+
+def test_edges_are_mirrored():
+    torch.manual_seed(0)
+    image = torch.arange(30).view(1, 5, 6)
+    out = random_crop_and_flip(image.expand(2000, -1, -1, -1), padding=3, padding_mode="reflect")
+    assert {tuple(crop.flatten().tolist()) for crop in out} == {
+        tuple(crop.flatten().tolist()) for crop in shifts(image, 3, "reflect")
+    }
 
 
 @pytest.mark.parametrize("callbacks", [[], [FedAvg(clients_per_round=4, seed=0)]])
