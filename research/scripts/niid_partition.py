@@ -4,11 +4,7 @@ How skewed those of CIFAR-10 are:
 
     python research/scripts/niid_partition.py [--folder data]
 
-Fits on NIID-Bench's, and on Flower's, with the library and the network of `niid_network.py`:
-
-    export PYTHONPATH=research/scripts FL_LIGHTNING_EXECUTOR=sequential
-    fl-lightning run research/compiled/niid_bench.yaml --output runs/niid_bench
-    python research/scripts/published.py runs/niid_bench
+`research/compiled/niid_bench.yaml` and `niid_flower.yaml` train on them; `research/published.md` has the commands.
 """
 
 from __future__ import annotations
