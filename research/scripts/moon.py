@@ -80,6 +80,7 @@ def train(method: AggregationCallback, rounds: int, checkpoint: Path) -> list[fl
         eval_batch_size=1000,
         drop_last=True,
         augment=True,
+        crop_padding_mode="reflect",
         mean=[channel / 255 for channel in (125.3, 123.0, 113.9)],
         std=[channel / 255 for channel in (63.0, 62.1, 66.7)],
     )
