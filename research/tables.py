@@ -105,8 +105,7 @@ def published_pairs() -> list[tuple[Pair, str]]:
 
     A score that several tables have comes once, with the fits of most rounds.
     """
-    pairs: dict[tuple[str, str, str], tuple[Pair, str]] = {}
-    most: dict[tuple[str, str, str], int] = {}
+    found: dict[tuple[str, str, str], tuple[int, Pair, str]] = {}
     runs = published_runs()
     for path in sorted(TABLES.glob("published_*.yaml")):
         table = read_table(path)
@@ -118,22 +117,22 @@ def published_pairs() -> list[tuple[Pair, str]]:
                     own = runs[(runs["table"] == table.name) & (runs["data"] == data) & (runs["method"] == method)]
                     key = (data, method, source)
                     done = 0 if own.empty else own["rounds"].min()
-                    if done <= most.get(key, -1):
+                    if key in found and done <= found[key][0]:
                         continue
                     there = published_score(number, entry.get("runs", 1))
                     scores = 100 * own[column]
                     here = None if own.empty else Score(scores.mean(), scores.std(), len(scores))
                     pair = Pair(data, method, source, entry.get("select"), here, there, done < planned)
-                    most[key] = done
-                    pairs[key] = (pair, f"{done} of {planned}")
-    return list(pairs.values())
+                    found[key] = (done, pair, f"{done} of {planned}")
+    return [(pair, rounds) for _, pair, rounds in found.values()]
 
 
 def published_table() -> pd.DataFrame:
     """Return the published scores beside ours, as strings."""
+    causes = read("published_causes").fillna("")
     rows = []
     for pair, rounds in published_pairs():
-        met, why = verdict(pair, rounds)
+        met, why = verdict(pair, rounds, causes)
         rows.append(
             {
                 "data": pair.data,
@@ -152,16 +151,15 @@ def published_table() -> pd.DataFrame:
     return pd.DataFrame(rows).set_index("data")
 
 
-def verdict(pair: Pair, rounds: str) -> tuple[str, str]:
+def verdict(pair: Pair, rounds: str, causes: pd.DataFrame) -> tuple[str, str]:
     """Return whether a published score is met, ``"yes"``, ``"no"``, ``"open"`` or ``"not run"``, and why not.
 
-    ``published_causes.csv`` has why scores are not met, and which fits have other settings than theirs.
+    `causes` has why scores are not met, and which fits have other settings than theirs.
     """
     if pair.here is None:
         return "not run", ""
     if pair.has_fewer_rounds:
         return "open", f"{rounds} rounds"
-    causes = read("published_causes").fillna("")
     known = causes[(causes["data"] == pair.data) & causes["method"].isin([pair.method, ""])]
     deviations = known.loc[known["is_open"], "cause"]
     if len(deviations):

@@ -74,9 +74,9 @@ def add(path: Path, found: list[pd.DataFrame], order: list[str]) -> None:
 def draw() -> Figure:
     """Draw our scores over theirs, where they are met or not, with a standard error where one is known."""
     tables = runpy.run_path(str(RESEARCH / "tables.py"))
-    pairs = [
-        pair for pair, rounds in tables["published_pairs"]() if tables["verdict"](pair, rounds)[0] in ("yes", "no")
-    ]
+    causes = tables["read"]("published_causes").fillna("")
+    verdict = tables["verdict"]
+    pairs = [pair for pair, rounds in tables["published_pairs"]() if verdict(pair, rounds, causes)[0] in ("yes", "no")]
     figure = Figure(figsize=(4.6, 4.2))
     axes = figure.subplots()
     sources = list(dict.fromkeys(pair.source.split(",")[0] for pair in pairs))
